@@ -1,0 +1,70 @@
+#include <ATen/ATen.h>
+#include "../core/kernels.h"
+#include "../ops/sdpa.h"
+#include "../ops/gather_qmv.h"
+#include "../ops/gated_delta_rule.h"
+namespace tmo::cpu {
+at::Tensor sdpa(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
+                std::optional<double> scale, bool enable_gqa, const std::optional<at::Tensor>& seqused_k,
+                std::optional<int64_t> sliding_window, double softcap, const std::optional<at::Tensor>& sinks) {
+  const auto s = check_sdpa<int64_t>({query, key, value, attn_mask, seqused_k, sinks},
+                                     {dropout_p, is_causal, scale, enable_gqa, sliding_window, softcap});
+  const auto o = sdpa_output(query, s);
+  auto out = at::empty_strided(o.sizes, o.strides, query.options());
+  auto four = [&](const at::Tensor& t) { auto u = s.batched ? t : t.unsqueeze(0); return u.to(at::kFloat).expand({s.B, u.size(1), u.size(2), u.size(3)}); };
+  auto q = four(query), k = four(key), v = four(value);
+  if (s.Hq != s.Hkv) { k = k.repeat_interleave(s.Hq / s.Hkv, 1); v = v.repeat_interleave(s.Hq / s.Hkv, 1); }
+  auto sc = at::matmul(q, k.transpose(-1, -2)) * (scale ? *scale : 1.0 / std::sqrt(double(s.Dk)));
+  if (softcap > 0) sc = softcap * at::tanh(sc / softcap);
+  auto used = seqused_k ? seqused_k->to(at::kLong).clamp(0, s.Lk) : at::full({s.B}, s.Lk, at::kLong);
+  auto first = seqused_k ? used - s.Lq : at::zeros({s.B}, at::kLong);
+  auto pos = first.view({s.B, 1, 1, 1}) + at::arange(s.Lq).view({s.Lq, 1});
+  auto j = at::arange(s.Lk);
+  auto vis = (j < used.view({s.B, 1, 1, 1})).expand({s.B, s.Hq, s.Lq, s.Lk});
+  if (is_causal) vis = vis & (j <= pos);
+  if (sliding_window) vis = vis & (j > pos - *sliding_window);
+  if (attn_mask) { if (attn_mask->scalar_type() == at::kBool) vis = vis & *attn_mask; else { sc = sc + *attn_mask; vis = vis & (*attn_mask != -INFINITY); } }
+  sc = sc.masked_fill(~vis, -INFINITY);
+  if (sinks) sc = at::cat({sc, sinks->to(at::kFloat).view({1, s.Hq, 1, 1}).expand({s.B, s.Hq, s.Lq, 1})}, -1);
+  auto w = at::softmax(sc, -1).narrow(-1, 0, s.Lk).masked_fill(~vis, 0.0);
+  auto r = at::matmul(w, v.masked_fill(~vis.any(2).unsqueeze(-1), 0.0));
+  out.copy_(s.batched ? r : r.squeeze(0));
+  return out;
+}
+at::Tensor gather_qmv(const at::Tensor& x, const at::Tensor& w, const at::Tensor& scales, const at::Tensor& biases,
+                      const at::Tensor& expert_indices, int64_t group_size) {
+  const auto s = check_gather_qmv<int64_t>({x, w, scales, biases, expert_indices}, group_size);
+  auto out = at::zeros(gather_qmv_output(expert_indices, s), x.options());
+  auto xr = x.to(at::kFloat).reshape({-1, s.K}).contiguous();
+  auto idx = expert_indices.to(at::kLong).contiguous();
+  int64_t P = idx.numel(), per = xr.size(0) ? P / xr.size(0) : 1;
+  for (int64_t p = 0; p < P; ++p) TORCH_CHECK_INDEX(idx.data_ptr<int64_t>()[p] >= -1 && idx.data_ptr<int64_t>()[p] < s.E, "gather_qmv: expert_indices must be from -1 to E-1 = ", s.E - 1, ", got ", idx.data_ptr<int64_t>()[p], ". Use -1 for no expert.");
+  auto wc = w.contiguous(); auto sc = scales.to(at::kFloat).contiguous(), bc = biases.to(at::kFloat).contiguous();
+  auto of = at::zeros({P, s.N}, at::kFloat);
+  for (int64_t p = 0; p < P; ++p) { int64_t e = idx.data_ptr<int64_t>()[p]; if (e < 0) continue;
+    for (int64_t n = 0; n < s.N; ++n) { const uint8_t* b = wc.data_ptr<uint8_t>() + (e * s.N + n) * w.size(2); float acc = 0;
+      const float* xp = xr.data_ptr<float>() + p / per * s.K;
+      int64_t gk = s.K / group_size; const float* sp = sc.data_ptr<float>() + (e * s.N + n) * gk; const float* bp = bc.data_ptr<float>() + (e * s.N + n) * gk;
+      for (int64_t k = 0; k < s.K; ++k) { int64_t bit = k * s.bits; unsigned word = b[bit / 8] | (bit / 8 + 1 < w.size(2) ? b[bit / 8 + 1] << 8 : 0); unsigned q = (word >> (bit % 8)) & ((1u << s.bits) - 1); acc += xp[k] * (sp[k / group_size] * q + bp[k / group_size]); }
+      of.data_ptr<float>()[p * s.N + n] = acc; } }
+  out.copy_(of.view(out.sizes())); return out;
+}
+at::Tensor gated_delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
+                            const at::Tensor& beta, at::Tensor& state) {
+  const auto s = check_gated_delta_rule<int64_t>({q, k, v, g, beta, state});
+  auto y = at::empty(v.sizes(), v.options());
+  if (s.T == 0) return y;
+  int64_t r = s.Hk ? s.Hv / s.Hk : 1;
+  auto Q = q.to(at::kFloat).repeat_interleave(r, 2), K = k.to(at::kFloat).repeat_interleave(r, 2), V = v.to(at::kFloat), G = g.to(at::kFloat), Be = beta.to(at::kFloat);
+  if (!s.decay_per_channel) G = G.unsqueeze(-1);
+  auto S = state.to(at::kFloat, false, true);
+  for (int64_t t = 0; t < s.T; ++t) {
+    S = S * G.select(1, t).unsqueeze(-2);
+    auto d = Be.select(1, t).unsqueeze(-1) * (V.select(1, t) - at::matmul(S, K.select(1, t).unsqueeze(-1)).squeeze(-1));
+    S = S + d.unsqueeze(-1) * K.select(1, t).unsqueeze(-2);
+    y.select(1, t).copy_(at::matmul(S, Q.select(1, t).unsqueeze(-1)).squeeze(-1));
+  }
+  state.copy_(S); return y;
+}
+}

@@ -1,0 +1,134 @@
+// Everything that torch is told: the schemas, and which kernel serves which dispatch key. The kernels are elsewhere.
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <sstream>
+#include <string>
+
+#include "core/kernels.h"
+
+namespace {
+
+constexpr const char* kSchemas[] = {
+    "metal::sdpa(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
+    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, Tensor? seqused_k=None, "
+    "SymInt? sliding_window=None, float softcap=0.0, Tensor? sinks=None) -> Tensor",
+    // The next two are ExecuTorch's, to the letter: both packages may be in one process.
+    "metal::gather_qmv(Tensor x, Tensor w, Tensor scales, Tensor biases, Tensor expert_indices, SymInt group_size) "
+    "-> Tensor",
+    "metal::gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a5!) state) -> Tensor",
+};
+
+// Why this library registered nothing, or empty. Thrown when Python imports the module: an exception here, while the
+// library is being loaded, would end the process.
+std::string& conflict() {
+  static std::string text;
+  return text;
+}
+
+void find_conflict() {
+  for (const char* text : kSchemas) {
+    const c10::FunctionSchema ours = torch::schema(text);
+    const auto known = c10::Dispatcher::singleton().findSchema({ours.name(), ours.overload_name()});
+    if (!known || known->schema() == ours) continue;
+    std::ostringstream message;
+    message << "torch_metal_ops: " << ours.name() << " is already defined in this process with another schema, got "
+            << known->schema() << " where this package has " << ours
+            << ". Update or uninstall the package that defines it.";
+    conflict() = message.str();
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(metal, m) {
+  find_conflict();
+  if (!conflict().empty()) return;
+  for (const char* text : kSchemas) {
+    c10::FunctionSchema schema = torch::schema(text);
+    if (c10::Dispatcher::singleton().findSchema({schema.name(), schema.overload_name()})) continue;
+    m.def(std::move(schema), {at::Tag::pt2_compliant_tag});
+  }
+}
+
+TORCH_LIBRARY_IMPL(metal, CPU, m) {
+  if (!conflict().empty()) return;
+  m.impl("sdpa", &tmo::cpu::sdpa);
+  m.impl("gather_qmv", &tmo::cpu::gather_qmv);
+  m.impl("gated_delta_rule", &tmo::cpu::gated_delta_rule);
+}
+
+TORCH_LIBRARY_IMPL(metal, Meta, m) {
+  if (!conflict().empty()) return;
+  m.impl("sdpa", &tmo::meta::sdpa);
+  m.impl("gather_qmv", &tmo::meta::gather_qmv);
+  m.impl("gated_delta_rule", &tmo::meta::gated_delta_rule);
+}
+
+// Forward runs; backward raises "derivative for metal::<op> is not implemented".
+TORCH_LIBRARY_IMPL(metal, Autograd, m) {
+  if (!conflict().empty()) return;
+  for (const char* op : {"sdpa", "gather_qmv", "gated_delta_rule"}) {
+    m.impl(op, torch::autograd::autogradNotImplementedFallback());
+  }
+}
+
+namespace {
+
+constexpr const char* kGatedDeltaRule = "metal::gated_delta_rule";
+
+// Tells autograd and views that the state has changed.
+at::Tensor gated_delta_rule_mutating(c10::DispatchKeySet keys, const at::Tensor& q, const at::Tensor& k,
+                                     const at::Tensor& v, const at::Tensor& g, const at::Tensor& beta,
+                                     at::Tensor& state) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(kGatedDeltaRule, "")
+                             .typed<decltype(tmo::cpu::gated_delta_rule)>();
+  at::Tensor y = op.redispatch(keys & c10::after_ADInplaceOrView_keyset, q, k, v, g, beta, state);
+  state.unsafeGetTensorImpl()->bump_version();
+  return y;
+}
+
+// As torch's own scaled_dot_product_attention under autocast: query, key, value and a float mask in the lower
+// precision. The other two ops run as given.
+template <at::DeviceType kDevice>
+at::Tensor sdpa_autocast(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa, const std::optional<at::Tensor>& seqused_k,
+                         std::optional<c10::SymInt> sliding_window, double softcap,
+                         const std::optional<at::Tensor>& sinks) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(at::autocast::get_autocast_dispatch_key_from_device_type(kDevice));
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("metal::sdpa", "").typed<decltype(tmo::meta::sdpa)>();
+  const auto dtype = at::autocast::get_lower_precision_fp_from_device_type(kDevice);
+  const auto cast = [&](const at::Tensor& tensor) { return at::autocast::cached_cast(dtype, tensor, kDevice); };
+  return op.call(cast(query), cast(key), cast(value), at::autocast::cached_cast(dtype, attn_mask, kDevice), dropout_p,
+                 is_causal, scale, enable_gqa, seqused_k, std::move(sliding_window), softcap, sinks);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(metal, ADInplaceOrView, m) {
+  if (!conflict().empty()) return;
+  m.impl("gated_delta_rule", &gated_delta_rule_mutating);
+}
+
+TORCH_LIBRARY_IMPL(metal, AutocastCPU, m) {
+  if (!conflict().empty()) return;
+  m.impl("sdpa", &sdpa_autocast<at::kCPU>);
+}
+
+TORCH_LIBRARY_IMPL(metal, AutocastMPS, m) {
+  if (!conflict().empty()) return;
+  m.impl("sdpa", &sdpa_autocast<at::kMPS>);
+}
+
+PYBIND11_MODULE(_C, m) {
+  if (!conflict().empty()) throw pybind11::import_error(conflict());
+  m.attr("torch_version") = TORCH_VERSION;
+}

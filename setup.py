@@ -1,0 +1,60 @@
+"""Builds the extension against the torch that is installed. Metadata is in pyproject.toml."""
+
+import glob
+import importlib.util
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).parent
+VERSION = (ROOT / "version.txt").read_text().strip()
+
+missing = [name for name in ("torch", "ninja", "pybind11") if importlib.util.find_spec(name) is None]
+if missing:
+    sys.exit(
+        f"torch_metal_ops: building needs {', '.join(missing)} in the environment it builds in, and they are not there. "
+        "Install torch, setuptools, wheel, ninja and pybind11 first, then: pip install --no-build-isolation ."
+    )
+
+import pybind11  # noqa: E402
+import torch  # noqa: E402
+from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
+
+
+def sources() -> list[str]:
+    return sorted(glob.glob("csrc/**/*.cpp", root_dir=ROOT, recursive=True))
+
+
+def link_args() -> list[str]:
+    # The name under which the dynamic loader knows the library, so that an AOTInductor package that lists it finds
+    # the one that is already loaded.
+    if sys.platform == "darwin":
+        return ["-Wl,-install_name,@rpath/libtorch_metal_ops.dylib"]
+    return ["-Wl,-soname,libtorch_metal_ops.so", "-Wl,--no-undefined-version"]
+
+
+class Build(BuildExtension):
+    """Also writes down which torch the extension was built with, to be compared before it is loaded."""
+
+    def run(self) -> None:
+        super().run()
+        text = f'"""Written by setup.py."""\n\nVERSION = "{VERSION}"\nBUILT_WITH_TORCH = "{torch.__version__}"\n'
+        for folder in {Path(self.get_ext_fullpath("torch_metal_ops._C")).parent, ROOT / "torch_metal_ops"}:
+            if folder.is_dir():
+                (folder / "_build.py").write_text(text)
+
+
+setup(
+    version=VERSION,
+    ext_modules=[
+        CppExtension(
+            "torch_metal_ops._C",
+            sources(),
+            include_dirs=[pybind11.get_include()],
+            extra_compile_args=["-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"],
+            extra_link_args=link_args(),
+        )
+    ],
+    cmdclass={"build_ext": Build},
+)
