@@ -1,4 +1,4 @@
-"""Calls a C shim as generated code does: handles in, handles out, an error code, the error's text on stderr."""
+"""Calls a C shim as generated code does: handles in, handles out, an error code, and the error's text on request."""
 
 import ctypes
 from typing import Any
@@ -8,18 +8,24 @@ import torch_metal_ops
 from torch import Tensor
 
 
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
 def _pointer(value: Any, c_type: type) -> Any:
     return None if value is None else ctypes.pointer(c_type(value))
 
 
-def call_shim(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Tensor | None:
-    """The shim's result, or None when it returned an error code. Its tensors' device picks the shim."""
-    keep = []  # the tensors behind the handles
+def call_shim(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Tensor:
+    """The shim's result, or a RuntimeError with the text behind its error code. The first tensor's device picks it."""
+    handles = []
 
     def handle(tensor: Tensor) -> int:
-        keep.append(tensor)
-        (pointer,) = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([tensor])
-        return pointer
+        capsule = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
+        handles.append(capsule)
+        return _get_pointer(capsule, None)
 
     schema = op._schema
     values = []
@@ -46,10 +52,14 @@ def call_shim(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Tensor | 
             case other:
                 raise NotImplementedError(other)
     result = ctypes.c_void_p()
-    function = getattr(ctypes.CDLL(torch_metal_ops._C.__file__), f"aoti_torch_{keep[0].device.type}_{op._opname}")
+    device = args[0].device.type
+    function = getattr(ctypes.CDLL(torch_metal_ops._C.__file__), f"aoti_torch_{device}_{op._opname}")
     failed = function(*values, ctypes.byref(result))
+    for capsule in handles:  # frees the handle, not the tensor
+        torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
     if failed:
         assert not result.value, "an error must leave the output handle alone"
-        return None
-    (tensor,) = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs([result.value])
-    return tensor
+        what = ctypes.CDLL(None).torch_exception_get_what_without_backtrace
+        what.restype = ctypes.c_char_p
+        raise RuntimeError(what().decode())
+    return torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(_new_capsule(result.value, None, None))

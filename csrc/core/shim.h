@@ -36,7 +36,7 @@ inline void give(at::Tensor result, AtenTensorHandle* handle) {
 }  // namespace tmo::shim
 
 // Defines aoti_torch_cpu_<op> and aoti_torch_mps_<op> with one parameter list and one body: the dispatcher looks at the
-// tensors. An exception becomes an error code, with its text on stderr.
+// tensors. An exception becomes an error code, and its text is kept for torch_exception_get_what().
 #define TMO_DEFINE_SHIMS(op, parameters, ...)                                     \
   extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_##op parameters{     \
       AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE(__VA_ARGS__)}                    \
