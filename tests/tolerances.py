@@ -4,6 +4,10 @@ import torch
 from torch import Tensor
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
 def _error(actual: Tensor, expected: Tensor) -> float:
     return (actual.double() - expected).abs().nan_to_num(0.0).max().item() if expected.numel() else 0.0
 

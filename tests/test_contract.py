@@ -1,0 +1,67 @@
+"""What every op promises, on every case of its table: the reference, Meta, opcheck, the shim, repeatable bits."""
+
+import pytest
+import torch
+from cases import Call, gated_delta_rule, gather_qmv, sdpa
+from shim import call_shim
+from tolerances import check, same_bits
+
+CASES = [
+    pytest.param(case, id=f"{module.__name__.rpartition('.')[2]}-{case}")
+    for module in (sdpa, gather_qmv, gated_delta_rule)
+    for case in module.CASES
+]
+each_case = pytest.mark.parametrize("case", CASES)
+
+
+def check_results(call: Call, results: tuple[torch.Tensor, ...], truth, eager) -> None:
+    for actual, expected, plain in zip(results, truth, eager, strict=True):
+        check(actual, expected, plain.to(actual.dtype))
+
+
+@each_case
+def test_matches_reference(case, device):
+    call = case.call()
+    truth = call.reference(torch.float64)
+    eager = call.reference(call.eager_dtype or call.args[0].dtype)
+    call = call.copy(device)
+    check_results(call, call.run(), truth, eager)
+
+
+@each_case
+def test_meta_agrees(case):
+    call = case.call()
+    on_meta = call.copy("meta")
+    real, meta = call.run()[0], on_meta.run()[0]
+    assert (meta.shape, meta.stride(), meta.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+@each_case
+def test_opcheck(case):
+    call = case.call()
+    torch.library.opcheck(call.op, call.args, call.kwargs)
+
+
+@each_case
+def test_shim_agrees(case, device):
+    call = case.call().copy(device)
+    through_shim = call.copy()
+    expected = call.run()
+    result = call_shim(through_shim.op, *through_shim.args, **through_shim.kwargs)
+    for a, b in zip(expected, (result, *through_shim.mutated()), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype and same_bits(a, b)
+
+
+@each_case
+def test_same_bits_whatever_the_threads(case):
+    call = case.call()
+    threads = torch.get_num_threads()
+    runs = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            runs.append(call.copy().run())
+    finally:
+        torch.set_num_threads(threads)
+    for run in runs[1:]:
+        assert all(same_bits(a, b) for a, b in zip(runs[0], run, strict=True))
