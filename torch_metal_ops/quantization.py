@@ -7,18 +7,21 @@ BITS = (2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
 
+# Eight weights are `bits` whole bytes for any number of bits, and fit into the low end of one 64-bit word.
+
+
 def _pack(q: Tensor, bits: int) -> Tensor:
-    """Integers ``[..., K]`` to a little-endian bit stream ``[..., K*bits/8]``, uint8."""
-    per_weight = (q.unsqueeze(-1) >> torch.arange(bits)) & 1
-    per_byte = per_weight.flatten(-2).unflatten(-1, (-1, 8))
-    return (per_byte << torch.arange(8)).sum(-1).to(torch.uint8)
+    """Weights ``[..., K]``, uint8, to a little-endian bit stream ``[..., K*bits/8]``, uint8."""
+    words = torch.zeros_like(q[..., ::8], dtype=torch.int64)
+    for i in range(8):
+        words |= q[..., i::8].long() << (bits * i)
+    return words.unsqueeze(-1).view(torch.uint8)[..., :bits].flatten(-2)
 
 
 def _unpack(packed: Tensor, bits: int) -> Tensor:
-    """The inverse of :func:`_pack`, int32."""
-    per_byte = (packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)) & 1
-    per_weight = per_byte.flatten(-2).unflatten(-1, (-1, bits)).to(torch.int32)
-    return (per_weight << torch.arange(bits, dtype=torch.int32)).sum(-1, dtype=torch.int32)
+    """The inverse of :func:`_pack`."""
+    words = torch.nn.functional.pad(packed.unflatten(-1, (-1, bits)), (0, 8 - bits)).view(torch.int64)
+    return torch.cat([((words >> (bits * i)) & (2**bits - 1)).to(torch.uint8) for i in range(8)], -1).flatten(-2)
 
 
 def quantize_affine(weight: Tensor, bits: int = 4, group_size: int = 64) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,7 +63,7 @@ def quantize_affine(weight: Tensor, bits: int = 4, group_size: int = 64) -> tupl
     biases = low.to(weight.dtype)
     steps = (groups - biases.float().unsqueeze(-1)) / scales.float().unsqueeze(-1)
     steps = torch.where(scales.unsqueeze(-1) == 0, 0, steps)
-    q = steps.round().clamp(0, 2**bits - 1).to(torch.int32).flatten(-2)
+    q = steps.round().clamp(0, 2**bits - 1).to(torch.uint8).flatten(-2)
     return _pack(q, bits), scales, biases
 
 

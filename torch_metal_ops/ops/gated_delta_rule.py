@@ -1,5 +1,7 @@
 """metal::gated_delta_rule: the recurrence of gated delta networks, with its state updated in place."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -44,3 +46,18 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s
         torch.Size([1, 3, 2, 8])
     """
     return torch.ops.metal.gated_delta_rule(q, k, v, g, beta, state)  # type: ignore[no-any-return]
+
+
+@torch.library.register_vmap("metal::gated_delta_rule")  # type: ignore[untyped-decorator]
+def _vmap(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
+    """One call an element of the mapped dimension: torch's own fallback takes no op that mutates an argument."""
+    if in_dims[-1] is None:
+        raise ValueError(
+            "gated_delta_rule: under vmap the state must be mapped too, got in_dims None for it. "
+            "Give each element a state of its own."
+        )
+    elements = (
+        [arg if dim is None else arg.select(dim, i) for arg, dim in zip(args, in_dims, strict=True)]
+        for i in range(info.batch_size)
+    )
+    return torch.stack([gated_delta_rule(*element) for element in elements]), 0

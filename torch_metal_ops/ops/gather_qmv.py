@@ -4,9 +4,7 @@ import torch
 from torch import Tensor
 
 
-def gather_qmv(
-    x: Tensor, w: Tensor, scales: Tensor, biases: Tensor, expert_indices: Tensor, group_size: int
-) -> Tensor:
+def gather_qmv(x: Tensor, w: Tensor, scales: Tensor, biases: Tensor, expert_indices: Tensor, group_size: int) -> Tensor:
     r"""Multiply each row of ``x`` by the quantised weight matrix of its expert.
 
     .. math:: y_p = \hat W_{e(p)}\, x_p, \qquad \hat W = \text{scale} \cdot q + \text{bias}

@@ -4,9 +4,7 @@ import torch
 from torch import Tensor
 
 
-def _weights(
-    w: Tensor, scales: Tensor, biases: Tensor, K: int, group_size: int, dtype: torch.dtype
-) -> Tensor:
+def _weights(w: Tensor, scales: Tensor, biases: Tensor, K: int, group_size: int, dtype: torch.dtype) -> Tensor:
     """``[N, K]`` from one expert's bit stream: weight k has bits [k*bits, (k+1)*bits) of its row."""
     bits = 8 * w.shape[-1] // K
     stream = torch.stack([(w >> i) & 1 for i in range(8)], dim=-1).flatten(-2).to(dtype)
