@@ -13,8 +13,8 @@ VERSION = (ROOT / "version.txt").read_text().strip()
 missing = [name for name in ("torch", "ninja", "pybind11") if importlib.util.find_spec(name) is None]
 if missing:
     sys.exit(
-        f"torch_metal_ops: building needs {', '.join(missing)} in the environment it builds in, and they are not there. "
-        "Install torch, setuptools, wheel, ninja and pybind11 first, then: pip install --no-build-isolation ."
+        f"torch_metal_ops: building needs {', '.join(missing)} in the environment it builds in, "
+        "and they are not there. Install torch, setuptools, wheel, ninja and pybind11 first, then: pip install --no-build-isolation ."
     )
 
 import pybind11  # noqa: E402
@@ -52,7 +52,14 @@ setup(
             "torch_metal_ops._C",
             sources(),
             include_dirs=[pybind11.get_include()],
-            extra_compile_args=["-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"],
+            extra_compile_args=[
+                "-O3",
+                "-std=c++20",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-parameter",
+            ],
             extra_link_args=link_args(),
         )
     ],

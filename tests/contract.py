@@ -5,6 +5,7 @@ from collections.abc import Callable
 import expecttest
 import pytest
 import torch
+
 from cases import Call
 from shim import call_shim
 from tolerances import same_bits

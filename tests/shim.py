@@ -4,9 +4,9 @@ import ctypes
 from typing import Any
 
 import torch
-import torch_metal_ops
 from torch import Tensor
 
+import torch_metal_ops
 
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from cases import Call, gated_delta_rule, gather_qmv, sdpa
 from shim import call_shim
 from tolerances import check, same_bits

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from torch_metal_ops import dequantize_affine, quantize_affine
 from torch_metal_ops.quantization import BITS, GROUP_SIZES
 

@@ -31,7 +31,9 @@ def check(actual: Tensor, expected: Tensor, eager: Tensor) -> None:
     actual, eager, dtype = actual.cpu(), eager.cpu(), actual.dtype
     assert actual.shape == expected.shape, f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     finite = expected.isfinite()
-    same_kind = torch.where(finite, actual.isfinite(), (actual.double() == expected) | (actual.isnan() & expected.isnan()))
+    same_kind = torch.where(
+        finite, actual.isfinite(), (actual.double() == expected) | (actual.isnan() & expected.isnan())
+    )
     assert same_kind.all(), f"NaN or inf differs from the reference at {(~same_kind).nonzero()[0].tolist()}"
     actual, eager, expected = (torch.where(finite, tensor.double(), 0.0) for tensor in (actual, eager, expected))
     limit = 2 * _error(eager, expected) + _floor(expected, dtype)

@@ -47,7 +47,8 @@ def quantize_affine(weight: Tensor, bits: int = 4, group_size: int = 64) -> tupl
     """
     if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(
-            f"quantize_affine: weight must be float32, float16 or bfloat16, got {weight.dtype}. Convert it with .to() first."
+            f"quantize_affine: weight must be float32, float16 or bfloat16, got {weight.dtype}. "
+            "Convert it with .to() first."
         )
     _check_format("quantize_affine", bits, group_size)
     if weight.dim() == 0 or weight.shape[-1] % group_size:
@@ -90,14 +91,15 @@ def dequantize_affine(packed: Tensor, scales: Tensor, biases: Tensor, group_size
     bits, rest = divmod(packed.shape[-1] * 8, K) if K else (0, 1)
     if rest or bits not in BITS or packed.shape[:-1] != scales.shape[:-1] or scales.shape != biases.shape:
         raise ValueError(
-            "dequantize_affine: packed must be [..., K*bits/8] and scales and biases [..., K/group_size] with bits one of "
-            f"2, 3, 4, 5, 6, 8, got shapes {tuple(packed.shape)}, {tuple(scales.shape)} and {tuple(biases.shape)} with "
-            f"group_size={group_size}. Pass the tensors as quantize_affine() returned them."
+            "dequantize_affine: packed must be [..., K*bits/8] and scales and biases [..., K/group_size] with bits "
+            f"one of 2, 3, 4, 5, 6, 8, got shapes {tuple(packed.shape)}, {tuple(scales.shape)} and {tuple(biases.shape)} "
+            f"with group_size={group_size}. Pass the tensors as quantize_affine() returned them."
         )
     _check_format("dequantize_affine", bits, group_size)
     compute = torch.promote_types(scales.dtype, torch.float32)
     q = _unpack(packed, bits).unflatten(-1, (-1, group_size)).to(compute)
-    return (scales.to(compute).unsqueeze(-1) * q + biases.to(compute).unsqueeze(-1)).flatten(-2).to(scales.dtype)
+    weight: Tensor = scales.to(compute).unsqueeze(-1) * q + biases.to(compute).unsqueeze(-1)
+    return weight.flatten(-2).to(scales.dtype)
 
 
 def _check_format(function: str, bits: int, group_size: int) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+
 import torch_metal_ops
 from cases import Call
 

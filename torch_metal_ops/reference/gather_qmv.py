@@ -10,7 +10,8 @@ def _weights(w: Tensor, scales: Tensor, biases: Tensor, K: int, group_size: int,
     stream = torch.stack([(w >> i) & 1 for i in range(8)], dim=-1).flatten(-2).to(dtype)
     q = sum(stream[:, i::bits] * 2**i for i in range(bits))
     group = torch.arange(K) // group_size
-    return scales.to(dtype)[:, group] * q + biases.to(dtype)[:, group]
+    weights: Tensor = scales.to(dtype)[:, group] * q + biases.to(dtype)[:, group]
+    return weights
 
 
 def gather_qmv(
@@ -31,7 +32,6 @@ def gather_qmv(
         256.0
     """
     K, N = x.shape[-1], w.shape[1]
-    top_k = expert_indices.dim() == x.dim()
     rows = x.to(dtype).reshape(-1, K)
     indices = expert_indices.reshape(len(rows), -1) if len(rows) else expert_indices.new_empty(0, 1)
     y = torch.zeros(*indices.shape, N, dtype=dtype)
@@ -45,5 +45,4 @@ def gather_qmv(
         weights = _weights(w[expert], scales[expert], biases[expert], K, group_size, dtype)
         product = rows @ weights.T
         y = torch.where(where.unsqueeze(-1), product.unsqueeze(1), y)
-    assert top_k or indices.numel() == len(rows)
     return y.reshape(*expert_indices.shape, N)
