@@ -13,8 +13,8 @@ VERSION = (ROOT / "version.txt").read_text().strip()
 missing = [name for name in ("torch", "ninja", "pybind11") if importlib.util.find_spec(name) is None]
 if missing:
     sys.exit(
-        f"torch_metal_ops: building needs {', '.join(missing)} in the environment it builds in, "
-        "and they are not there. Install torch, setuptools, wheel, ninja and pybind11 first, then: pip install --no-build-isolation ."
+        f"torch_metal_ops: building needs {', '.join(missing)} in the environment that builds it, got none there. "
+        "Install torch, setuptools, wheel, ninja and pybind11 first, then: pip install --no-build-isolation ."
     )
 
 import pybind11  # noqa: E402

@@ -30,10 +30,7 @@ def call_shim(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Tensor:
     schema = op._schema
     values = []
     for position, argument in enumerate(schema.arguments):
-        if position < len(args):
-            value = args[position]
-        else:
-            value = kwargs.get(argument.name, argument.default_value)
+        value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
         match str(argument.type):
             case "Tensor":
                 values.append(ctypes.c_void_p(handle(value)))

@@ -92,8 +92,8 @@ def dequantize_affine(packed: Tensor, scales: Tensor, biases: Tensor, group_size
     if rest or bits not in BITS or packed.shape[:-1] != scales.shape[:-1] or scales.shape != biases.shape:
         raise ValueError(
             "dequantize_affine: packed must be [..., K*bits/8] and scales and biases [..., K/group_size] with bits "
-            f"one of 2, 3, 4, 5, 6, 8, got shapes {tuple(packed.shape)}, {tuple(scales.shape)} and {tuple(biases.shape)} "
-            f"with group_size={group_size}. Pass the tensors as quantize_affine() returned them."
+            f"one of 2, 3, 4, 5, 6, 8, got shapes {tuple(packed.shape)}, {tuple(scales.shape)} and "
+            f"{tuple(biases.shape)} with group_size={group_size}. Pass the tensors as quantize_affine() returned them."
         )
     _check_format("dequantize_affine", bits, group_size)
     compute = torch.promote_types(scales.dtype, torch.float32)
