@@ -26,6 +26,11 @@ def sources() -> list[str]:
     return sorted(glob.glob("csrc/**/*.cpp", root_dir=ROOT, recursive=True))
 
 
+def openmp() -> list[str]:
+    # at::parallel_for is inline and uses the compiler's OpenMP; its runtime is the one that torch has loaded.
+    return ["-fopenmp"] if sys.platform.startswith("linux") else []
+
+
 def link_args() -> list[str]:
     # The name under which the dynamic loader knows the library, so that an AOTInductor package that lists it finds
     # the one that is already loaded.
@@ -52,14 +57,7 @@ setup(
             "torch_metal_ops._C",
             sources(),
             include_dirs=[pybind11.get_include()],
-            extra_compile_args=[
-                "-O3",
-                "-std=c++20",
-                "-fvisibility=hidden",
-                "-Wall",
-                "-Wextra",
-                "-Wno-unused-parameter",
-            ],
+            extra_compile_args=["-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra", *openmp()],
             extra_link_args=link_args(),
         )
     ],

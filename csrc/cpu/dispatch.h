@@ -1,10 +1,17 @@
 // Which build of the kernels runs: one table of functions an instruction set, chosen once a process.
 #pragma once
 
+#include "kernels/sdpa_params.h"
+
 namespace tmo::cpu {
+
+// The place of each dtype of activations in a table of functions.
+enum DtypeIndex { kF32, kF16, kBF16 };
 
 // The work of the ops on one thread, over a range of items; csrc/cpu/<op>.cpp divides the items among threads.
 struct Kernels {
+  void (*sdpa[3])(const SdpaParams&, const SdpaItem&, float* scratch);
+  void (*sdpa_merge[3])(const SdpaParams&, const SdpaItem&, int64_t chunks, int64_t chunk_stride, float* scratch);
 };
 
 // Each is defined in isa/<name>.cpp from the same source, csrc/cpu/kernels/.

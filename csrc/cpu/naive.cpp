@@ -1,37 +1,8 @@
 #include <ATen/ATen.h>
 #include "../core/kernels.h"
-#include "../ops/sdpa.h"
 #include "../ops/gather_qmv.h"
 #include "../ops/gated_delta_rule.h"
 namespace tmo::cpu {
-at::Tensor sdpa(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
-                std::optional<double> scale, bool enable_gqa, const std::optional<at::Tensor>& seqused_k,
-                std::optional<int64_t> sliding_window, double softcap, const std::optional<at::Tensor>& sinks) {
-  const auto s = check_sdpa<int64_t>({query, key, value, attn_mask, seqused_k, sinks},
-                                     {dropout_p, is_causal, scale, enable_gqa, sliding_window, softcap});
-  const auto o = sdpa_output(query, s);
-  auto out = at::empty_strided(o.sizes, o.strides, query.options());
-  auto four = [&](const at::Tensor& t) { auto u = s.batched ? t : t.unsqueeze(0); return u.to(at::kFloat).expand({s.B, u.size(1), u.size(2), u.size(3)}); };
-  auto q = four(query), k = four(key), v = four(value);
-  if (s.Hq != s.Hkv) { k = k.repeat_interleave(s.Hq / s.Hkv, 1); v = v.repeat_interleave(s.Hq / s.Hkv, 1); }
-  auto sc = at::matmul(q, k.transpose(-1, -2)) * (scale ? *scale : 1.0 / std::sqrt(double(s.Dk)));
-  if (softcap > 0) sc = softcap * at::tanh(sc / softcap);
-  auto used = seqused_k ? seqused_k->to(at::kLong).clamp(0, s.Lk) : at::full({s.B}, s.Lk, at::kLong);
-  auto first = seqused_k ? used - s.Lq : at::zeros({s.B}, at::kLong);
-  auto pos = first.view({s.B, 1, 1, 1}) + at::arange(s.Lq).view({s.Lq, 1});
-  auto j = at::arange(s.Lk);
-  auto vis = (j < used.view({s.B, 1, 1, 1})).expand({s.B, s.Hq, s.Lq, s.Lk});
-  if (is_causal) vis = vis & (j <= pos);
-  if (sliding_window) vis = vis & (j > pos - *sliding_window);
-  if (attn_mask) { if (attn_mask->scalar_type() == at::kBool) vis = vis & *attn_mask; else { sc = sc + *attn_mask; vis = vis & (*attn_mask != -INFINITY); } }
-  sc = sc.masked_fill(~vis, -INFINITY);
-  if (sinks) sc = at::cat({sc, sinks->to(at::kFloat).view({1, s.Hq, 1, 1}).expand({s.B, s.Hq, s.Lq, 1})}, -1);
-  auto w = at::softmax(sc, -1).narrow(-1, 0, s.Lk).masked_fill(~vis, 0.0);
-  auto r = at::matmul(w, v.masked_fill(~vis.any(2).unsqueeze(-1), 0.0));
-  out.copy_(s.batched ? r : r.squeeze(0));
-  return out;
-}
 at::Tensor gather_qmv(const at::Tensor& x, const at::Tensor& w, const at::Tensor& scales, const at::Tensor& biases,
                       const at::Tensor& expert_indices, int64_t group_size) {
   const auto s = check_gather_qmv<int64_t>({x, w, scales, biases, expert_indices}, group_size);

@@ -2,9 +2,13 @@
 #pragma once
 
 #include "gemm.h"
+#include "sdpa.h"
 
 namespace tmo::cpu::TMO_ISA {
 
-const Kernels kernels{};
+const Kernels kernels{
+    .sdpa = {sdpa<float>, sdpa<c10::Half>, sdpa<c10::BFloat16>},
+    .sdpa_merge = {sdpa_merge<float>, sdpa_merge<c10::Half>, sdpa_merge<c10::BFloat16>},
+};
 
 }  // namespace tmo::cpu::TMO_ISA

@@ -18,7 +18,9 @@ constexpr int kTileRows = 6, kTileVectors = 2;
 // The number of floats that a row of B and C must have room for: N rounded up to whole vectors.
 TMO_INLINE int64_t padded(int64_t N) { return (N + kLanes - 1) / kLanes * kLanes; }
 
-template <int kRows, int kVectors, bool kAccumulate>
+enum class Layout { rows, columns };  // where A[m, k] is: at A[m * lda + k] or at A[k * lda + m]
+
+template <int kRows, int kVectors, bool kAccumulate, Layout kA>
 TMO_INLINE void gemm_tile(int64_t K, const float* A, int64_t lda, const float* B, int64_t ldb, float* C, int64_t ldc) {
   f32v acc[kRows][kVectors];
 #pragma GCC unroll 8
@@ -32,7 +34,7 @@ TMO_INLINE void gemm_tile(int64_t K, const float* A, int64_t lda, const float* B
     for (int j = 0; j < kVectors; ++j) b[j] = load(B + k * ldb + j * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const f32v a = splat(A[i * lda + k]);
+      const f32v a = splat(kA == Layout::rows ? A[i * lda + k] : A[k * lda + i]);
 #pragma GCC unroll 8
       for (int j = 0; j < kVectors; ++j) acc[i][j] += a * b[j];
     }
@@ -45,37 +47,38 @@ TMO_INLINE void gemm_tile(int64_t K, const float* A, int64_t lda, const float* B
 }
 
 // The last rows, fewer than kRows.
-template <int kRows, int kVectors, bool kAccumulate>
+template <int kRows, int kVectors, bool kAccumulate, Layout kA>
 TMO_INLINE void gemm_rows(int64_t M, int64_t K, const float* A, int64_t lda, const float* B, int64_t ldb, float* C,
                           int64_t ldc) {
   if constexpr (kRows > 0) {
     if (M == kRows) {
-      gemm_tile<kRows, kVectors, kAccumulate>(K, A, lda, B, ldb, C, ldc);
+      gemm_tile<kRows, kVectors, kAccumulate, kA>(K, A, lda, B, ldb, C, ldc);
     } else {
-      gemm_rows<kRows - 1, kVectors, kAccumulate>(M, K, A, lda, B, ldb, C, ldc);
+      gemm_rows<kRows - 1, kVectors, kAccumulate, kA>(M, K, A, lda, B, ldb, C, ldc);
     }
   }
 }
 
-template <int kVectors, bool kAccumulate>
+template <int kVectors, bool kAccumulate, Layout kA>
 void gemm_columns(int64_t M, int64_t K, const float* A, int64_t lda, const float* B, int64_t ldb, float* C,
                   int64_t ldc) {
+  const int64_t step = kA == Layout::rows ? lda : 1;
   int64_t m = 0;
   for (; m + kTileRows <= M; m += kTileRows) {
-    gemm_tile<kTileRows, kVectors, kAccumulate>(K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
+    gemm_tile<kTileRows, kVectors, kAccumulate, kA>(K, A + m * step, lda, B, ldb, C + m * ldc, ldc);
   }
-  gemm_rows<kTileRows - 1, kVectors, kAccumulate>(M - m, K, A + m * lda, lda, B, ldb, C + m * ldc, ldc);
+  gemm_rows<kTileRows - 1, kVectors, kAccumulate, kA>(M - m, K, A + m * step, lda, B, ldb, C + m * ldc, ldc);
 }
 
-// C[M, N] = A[M, K] B[K, N], or += with kAccumulate. Row-major; the rows of B and C are read and written up to
+// C[M, N] = A[M, K] B[K, N], or += with kAccumulate. Row-major (A transposed with Layout::columns); the rows of B and C are read and written up to
 // padded(N) floats. Each element is summed over k in order, whatever M and N are.
-template <bool kAccumulate>
+template <bool kAccumulate, Layout kA = Layout::rows>
 void gemm(int64_t M, int64_t N, int64_t K, const float* A, int64_t lda, const float* B, int64_t ldb, float* C,
           int64_t ldc) {
   constexpr int64_t kStep = kTileVectors * kLanes;
   int64_t n = 0;
-  for (; n + kStep <= N; n += kStep) gemm_columns<kTileVectors, kAccumulate>(M, K, A, lda, B + n, ldb, C + n, ldc);
-  for (; n < N; n += kLanes) gemm_columns<1, kAccumulate>(M, K, A, lda, B + n, ldb, C + n, ldc);
+  for (; n + kStep <= N; n += kStep) gemm_columns<kTileVectors, kAccumulate, kA>(M, K, A, lda, B + n, ldb, C + n, ldc);
+  for (; n < N; n += kLanes) gemm_columns<1, kAccumulate, kA>(M, K, A, lda, B + n, ldb, C + n, ldc);
 }
 
 }  // namespace tmo::cpu::TMO_ISA
