@@ -26,7 +26,7 @@ TMO_INLINE void gemm_tile(int64_t K, const float* A, int64_t lda, const float* B
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) acc[i][j] = kAccumulate ? load(C + i * ldc + j * kLanes) : f32v{};
+    for (int j = 0; j < kVectors; ++j) acc[i][j] = f32v{};
   }
   for (int64_t k = 0; k < K; ++k) {
     f32v b[kVectors];
@@ -42,7 +42,10 @@ TMO_INLINE void gemm_tile(int64_t K, const float* A, int64_t lda, const float* B
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) store(C + i * ldc + j * kLanes, acc[i][j]);
+    for (int j = 0; j < kVectors; ++j) {
+      float* to = C + i * ldc + j * kLanes;
+      store(to, kAccumulate ? load(to) + acc[i][j] : acc[i][j]);
+    }
   }
 }
 
@@ -71,7 +74,8 @@ void gemm_columns(int64_t M, int64_t K, const float* A, int64_t lda, const float
 }
 
 // C[M, N] = A[M, K] B[K, N], or += with kAccumulate. Row-major (A transposed with Layout::columns); the rows of B and C are read and written up to
-// padded(N) floats. Each element is summed over k in order, whatever M and N are.
+// padded(N) floats. Each element of the product is summed over k in order, whatever M
+// and N are, and then added to C: long sums are the more exact, the shorter the K of a call.
 template <bool kAccumulate, Layout kA = Layout::rows>
 void gemm(int64_t M, int64_t N, int64_t K, const float* A, int64_t lda, const float* B, int64_t ldb, float* C,
           int64_t ldc) {

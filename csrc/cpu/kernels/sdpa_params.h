@@ -41,8 +41,14 @@ inline int64_t sdpa_partial_row(const SdpaParams& p) { return p.Dv + 2; }
 // Up to this many rows the decode kernel runs, above it the tile kernel.
 constexpr int64_t kSdpaDecodeRows = 8;
 constexpr int64_t kSdpaDecodeKeys = 64;  // keys whose scores are held at a time
-constexpr int64_t kSdpaTileRows = 64;
-constexpr int64_t kSdpaTileKeys = 96;
+#ifndef TR
+#define TR 64
+#endif
+#ifndef TK
+#define TK 96
+#endif
+constexpr int64_t kSdpaTileRows = TR;
+constexpr int64_t kSdpaTileKeys = TK;
 constexpr int64_t kSdpaPad = 16;  // floats: the widest vector
 
 inline int64_t sdpa_padded(int64_t size) { return (size + kSdpaPad - 1) / kSdpaPad * kSdpaPad; }

@@ -49,14 +49,11 @@ struct Matrix {
   int64_t ld;
 };
 
-// A tile of keys or values as float32, in place where it is that already. gemm reads a right-hand side up to a whole
-// number of vectors, so there the end of a row must not be the end of the tensor.
+// A tile of keys or values as float32, in rows that are whole vectors. Of float32 it is a copy: that pays, since the
+// rows of a tensor are often a power of two apart and then share the places of a cache.
 template <class T>
-Matrix as_f32(const T* from, int64_t stride, int64_t keys, int64_t size, bool whole_vectors, float* to) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (!whole_vectors || size % kLanes == 0) return {from, stride};
-  }
-  const int64_t ld = padded(size) + kSdpaPad;  // no power of two: its rows would share the places of a cache
+Matrix as_f32(const T* from, int64_t stride, int64_t keys, int64_t size, float* to) {
+  const int64_t ld = padded(size) + kSdpaPad;
   for (int64_t j = 0; j < keys; ++j) {
     int64_t d = 0;
     for (; d + kLanes <= size; d += kLanes) store(to + j * ld + d, load(from + j * stride + d));
@@ -197,7 +194,7 @@ inline void rescale(const SdpaParams& p, PrefillTile& t) {
 template <class T>
 void add_values(const SdpaParams& p, const T* value, PrefillTile& t, bool all_seen) {
   const int64_t ld = padded(p.Dv);
-  const Matrix v = as_f32(value, p.value_strides.row, t.keys, p.Dv, true, t.value);
+  const Matrix v = as_f32(value, p.value_strides.row, t.keys, p.Dv, t.value);
   for (int64_t begin = 0, end; begin < t.keys; begin = end) {
     if (!all_seen && !t.seen[begin]) {
       end = begin + 1;
@@ -234,7 +231,7 @@ void sdpa_prefill(const SdpaParams& p, const SdpaItem& item, float* scratch) {
     const bool edges = find_edges(p, item, t);
     const bool bias = edges || p.mask_type != MaskType::none;
     if (bias && !fill_bias(p, item, t)) continue;
-    const Matrix k = as_f32(key + t.first_key * p.key_strides.row, p.key_strides.row, t.keys, p.Dk, false, t.key);
+    const Matrix k = as_f32(key + t.first_key * p.key_strides.row, p.key_strides.row, t.keys, p.Dk, t.key);
     gemm<false>(t.keys, t.rows, p.Dk, k.data, k.ld, t.queries, t.ld, t.scores, t.ld);
     softmax_tile(t, p.softcap, bias);
     rescale(p, t);
