@@ -52,5 +52,9 @@ def _all_devices() -> dict[OpOverload, list[str]]:
     return {op: declarations + mps[op] for op, declarations in c_shims("cpu").items()}
 
 
-#: The declarations for every device; the generated code calls the one of the device it is for.
+#: For Inductor's ``aot_inductor.custom_ops_to_c_shims``: every op, with the declaration of each device's shim.
+#: Generated code declares them all and calls the one of the device it is for; an uncalled one needs no symbol.
+#:
+#: The process that loads the package must import torch_metal_ops first: without it the load fails with "undefined
+#: symbol: aoti_torch_cpu_<op>".
 custom_ops_to_c_shims: dict[OpOverload, list[str]] = _all_devices()

@@ -8,7 +8,9 @@
 
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 namespace tmo {
 
@@ -31,7 +33,28 @@ inline bool holds(const c10::SymBool& condition) { return condition.expect_true(
 inline bool known(bool condition) { return condition; }
 inline bool known(const c10::SymBool& condition) { return condition.guard_or_false(__FILE__, __LINE__); }
 
-#define TMO_CHECK(condition, ...) TORCH_CHECK_VALUE(::tmo::holds(condition), __VA_ARGS__)
+// What a sentence shows for a value: for a size that is a symbol while a graph is traced, the number that it stands for
+// in this trace. Asking for it ties the graph to that number, which is harmless: the sentence ends the trace.
+template <class T>
+const T& shown(const T& value) {
+  return value;
+}
+inline c10::SymInt shown(const c10::SymInt& size) {
+  const bool has_number = size.is_symbolic() && size.toSymNode()->has_hint();
+  return has_number ? c10::SymInt(size.guard_int(__FILE__, __LINE__)) : size;
+}
+inline std::string shown(c10::ArrayRef<c10::SymInt> sizes) {
+  std::vector<c10::SymInt> numbers;
+  for (const c10::SymInt& size : sizes) numbers.push_back(shown(size));
+  return c10::str(c10::ArrayRef<c10::SymInt>(numbers));
+}
+
+template <class... Parts>
+std::string sentence(const Parts&... parts) {
+  return c10::str(shown(parts)...);
+}
+
+#define TMO_CHECK(condition, ...) TORCH_CHECK_VALUE(::tmo::holds(condition), ::tmo::sentence(__VA_ARGS__))
 
 template <class Int>
 c10::ArrayRef<Int> sizes_of(const at::Tensor& tensor) {
