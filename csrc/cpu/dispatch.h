@@ -1,6 +1,7 @@
 // Which build of the kernels runs: one table of functions an instruction set, chosen once a process.
 #pragma once
 
+#include "kernels/gated_delta_rule_params.h"
 #include "kernels/sdpa_params.h"
 
 namespace tmo::cpu {
@@ -12,6 +13,8 @@ enum DtypeIndex { kF32, kF16, kBF16 };
 struct Kernels {
   void (*sdpa[3])(const SdpaParams&, const SdpaItem&, float* scratch);
   void (*sdpa_merge[3])(const SdpaParams&, const SdpaItem&, int64_t chunks, int64_t chunk_stride, float* scratch);
+  void (*gated_delta_recurrent)(const GatedDeltaParams&, const GatedDeltaRows&, float* scratch);
+  void (*gated_delta_chunked)(const GatedDeltaParams&, const GatedDeltaRows&, float* scratch);
 };
 
 // Each is defined in isa/<name>.cpp from the same source, csrc/cpu/kernels/.

@@ -1,7 +1,6 @@
 #include <ATen/ATen.h>
 #include "../core/kernels.h"
 #include "../ops/gather_qmv.h"
-#include "../ops/gated_delta_rule.h"
 namespace tmo::cpu {
 at::Tensor gather_qmv(const at::Tensor& x, const at::Tensor& w, const at::Tensor& scales, const at::Tensor& biases,
                       const at::Tensor& expert_indices, int64_t group_size) {
@@ -20,22 +19,5 @@ at::Tensor gather_qmv(const at::Tensor& x, const at::Tensor& w, const at::Tensor
       for (int64_t k = 0; k < s.K; ++k) { int64_t bit = k * s.bits; unsigned word = b[bit / 8] | (bit / 8 + 1 < w.size(2) ? b[bit / 8 + 1] << 8 : 0); unsigned q = (word >> (bit % 8)) & ((1u << s.bits) - 1); acc += xp[k] * (sp[k / group_size] * q + bp[k / group_size]); }
       of.data_ptr<float>()[p * s.N + n] = acc; } }
   out.copy_(of.view(out.sizes())); return out;
-}
-at::Tensor gated_delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
-                            const at::Tensor& beta, at::Tensor& state) {
-  const auto s = check_gated_delta_rule<int64_t>({q, k, v, g, beta, state});
-  auto y = at::empty(v.sizes(), v.options());
-  if (s.T == 0) return y;
-  int64_t r = s.Hk ? s.Hv / s.Hk : 1;
-  auto Q = q.to(at::kFloat).repeat_interleave(r, 2), K = k.to(at::kFloat).repeat_interleave(r, 2), V = v.to(at::kFloat), G = g.to(at::kFloat), Be = beta.to(at::kFloat);
-  if (!s.decay_per_channel) G = G.unsqueeze(-1);
-  auto S = state.to(at::kFloat, false, true);
-  for (int64_t t = 0; t < s.T; ++t) {
-    S = S * G.select(1, t).unsqueeze(-2);
-    auto d = Be.select(1, t).unsqueeze(-1) * (V.select(1, t) - at::matmul(S, K.select(1, t).unsqueeze(-1)).squeeze(-1));
-    S = S + d.unsqueeze(-1) * K.select(1, t).unsqueeze(-2);
-    y.select(1, t).copy_(at::matmul(S, Q.select(1, t).unsqueeze(-1)).squeeze(-1));
-  }
-  state.copy_(S); return y;
 }
 }

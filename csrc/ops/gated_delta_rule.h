@@ -53,9 +53,8 @@ void check_sizes(const Named& arg, const char* rule, const std::array<Int, N>& w
 }
 
 inline void check_state_memory(const GatedDeltaTensors& t) {
-  TMO_CHECK(!repeats_elements(t.state),
-            "gated_delta_rule: state must not hold one element twice, got strides ", t.state.strides(),
-            " for shape ", t.state.sizes(), ". Clone an expanded tensor first.");
+  TMO_CHECK(!repeats_elements(t.state), "gated_delta_rule: state must not hold one element twice, got strides ",
+            t.state.strides(), " for shape ", t.state.sizes(), ". Clone an expanded tensor first.");
   for (const Named& arg : {Named{"q", t.q}, Named{"k", t.k}, Named{"v", t.v}, Named{"g", t.g}, Named{"beta", t.beta}}) {
     TMO_CHECK(!overlaps(t.state, arg.tensor),
               "gated_delta_rule: state must not share memory with another argument, got one that overlaps ", arg.name,
@@ -96,5 +95,8 @@ GatedDeltaShape<Int> check_gated_delta_rule(const GatedDeltaTensors& t) {
   check_state_memory(t);
   return s;
 }
+
+// From how many steps on the chunked kernel is the faster one on the CPU. Both give the same result up to rounding.
+inline bool gated_delta_in_chunks(int64_t T) { return T >= 8; }
 
 }  // namespace tmo
