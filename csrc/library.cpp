@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "autograd/kernels.h"
 #include "core/kernels.h"
 
 namespace {
@@ -73,26 +74,12 @@ TORCH_LIBRARY_IMPL(metal, Meta, m) {
 // Forward runs; backward raises "derivative for metal::<op> is not implemented".
 TORCH_LIBRARY_IMPL(metal, Autograd, m) {
   if (!conflict().empty()) return;
-  for (const char* op : {"sdpa", "gather_qmv", "gated_delta_rule"}) {
-    m.impl(op, torch::autograd::autogradNotImplementedFallback());
-  }
+  m.impl("sdpa", torch::autograd::autogradNotImplementedFallback());
+  m.impl("gather_qmv", torch::autograd::autogradNotImplementedFallback());
+  m.impl("gated_delta_rule", &tmo::autograd::gated_delta_rule);
 }
 
 namespace {
-
-constexpr const char* kGatedDeltaRule = "metal::gated_delta_rule";
-
-// Tells autograd and views that the state has changed.
-at::Tensor gated_delta_rule_mutating(c10::DispatchKeySet keys, const at::Tensor& q, const at::Tensor& k,
-                                     const at::Tensor& v, const at::Tensor& g, const at::Tensor& beta,
-                                     at::Tensor& state) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(kGatedDeltaRule, "")
-                             .typed<decltype(tmo::cpu::gated_delta_rule)>();
-  at::Tensor y = op.redispatch(keys & c10::after_ADInplaceOrView_keyset, q, k, v, g, beta, state);
-  state.unsafeGetTensorImpl()->bump_version();
-  return y;
-}
 
 // As torch's own scaled_dot_product_attention under autocast: query, key, value and a float mask in the lower
 // precision. The other two ops run as given.
@@ -115,7 +102,7 @@ at::Tensor sdpa_autocast(const at::Tensor& query, const at::Tensor& key, const a
 
 TORCH_LIBRARY_IMPL(metal, ADInplaceOrView, m) {
   if (!conflict().empty()) return;
-  m.impl("gated_delta_rule", &gated_delta_rule_mutating);
+  m.impl("gated_delta_rule", &tmo::autograd::gated_delta_rule_mutating);
 }
 
 TORCH_LIBRARY_IMPL(metal, AutocastCPU, m) {

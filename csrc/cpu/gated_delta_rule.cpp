@@ -44,7 +44,7 @@ at::Tensor gated_delta_rule(const at::Tensor& q, const at::Tensor& k, const at::
   const GatedDeltaParams p{s.T,        s.Hv,       s.Dk,       s.Dv,       s.Hv / s.Hk,   s.decay_per_channel,
                            strided(q), strided(k), strided(v), strided(g), strided(beta), strided(state),
                            strided(y)};
-  const bool chunked = gated_delta_in_chunks(s.T);
+  const bool chunked = gated_delta_in_chunks(s.T, s.Dk);
   const auto kernel = chunked ? kernels().gated_delta_chunked : kernels().gated_delta_recurrent;
   const int64_t floats =
       chunked ? gated_delta_chunked_floats(s.Dk, s.Dv) : gated_delta_recurrent_floats(s.T, s.Dk, s.Dv);

@@ -96,7 +96,8 @@ GatedDeltaShape<Int> check_gated_delta_rule(const GatedDeltaTensors& t) {
   return s;
 }
 
-// From how many steps on the chunked kernel is the faster one on the CPU. Both give the same result up to rounding.
-inline bool gated_delta_in_chunks(int64_t T) { return T >= 8; }
+// Whether the CPU takes the chunked kernel. Fewer steps do not pay for it; and with few channels the keys of a chunk
+// are nearly parallel, where the sums over its steps round more often than the recurrence does.
+inline bool gated_delta_in_chunks(int64_t T, int64_t Dk) { return T >= 12 && Dk >= 16; }
 
 }  // namespace tmo

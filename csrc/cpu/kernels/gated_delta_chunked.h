@@ -13,6 +13,7 @@
 
 #include "gated_delta_recurrent.h"
 #include "gemm.h"
+#include "transpose.h"
 
 namespace tmo::cpu::TMO_ISA {
 
@@ -36,7 +37,9 @@ struct Chunk {
   float* last;   // [Dk]: D(count)
   float* beta;   // [count]
   float* row;    // [C]
-  float* panel;  // [2 count, kPanel]: d and y
+  int64_t value_stride;
+  float* values;  // [count, value_stride]: v, then y
+  float* panel;   // [2 count, kPanel]: d and y
 };
 
 constexpr int64_t kChunk = kGatedDeltaChunk;
@@ -50,9 +53,10 @@ inline void load_chunk(const GatedDeltaParams& p, const GatedDeltaRows& rows, Ch
     load_row(p.k, b, chunk.first + i, key_head, 0, p.Dk, k);
     load_row(p.q, b, chunk.first + i, key_head, 0, p.Dk, chunk.keys + (chunk.count + i) * chunk.key_stride);
     load_row(p.g, b, chunk.first + i, h, 0, p.decay_per_channel ? p.Dk : 1, chunk.decay + i * chunk.key_stride);
+    load_row(p.v, b, chunk.first + i, h, rows.begin, rows.end - rows.begin, chunk.values + i * chunk.value_stride);
     chunk.beta[i] = load_one(p.beta, b, chunk.first + i, h);
-    for (int64_t c = 0; c < p.Dk; ++c) chunk.kt[c * kChunk + i] = k[c];
   }
+  transpose(chunk.count, p.Dk, chunk.keys, chunk.key_stride, chunk.kt, kChunk);
 }
 
 // Row i of the products with keys: those above the diagonal count as 0.
@@ -127,13 +131,13 @@ inline void pair_steps_by_channel(const Chunk& chunk, int64_t Dk) {
 // -- one panel of columns of S0^T
 
 // d = beta (v - S0 D(i) k_i), the right side of the system, into the rows of chunk.panel that hold S0 D(i) k_i.
-inline void right_side(const GatedDeltaParams& p, const GatedDeltaRows& columns, const Chunk& chunk) {
-  float v[kPanel] = {};
+TMO_INLINE void right_side(const Chunk& chunk, const float* v) {
   for (int64_t i = 0; i < chunk.count; ++i) {
-    load_row(p.v, columns.b, chunk.first + i, columns.h, columns.begin, columns.end - columns.begin, v);
     float* const d = chunk.panel + i * kPanel;
 #pragma GCC unroll 8
-    for (int64_t j = 0; j < kPanel; j += kLanes) store(d + j, (load(v + j) - load(d + j)) * chunk.beta[i]);
+    for (int64_t j = 0; j < kPanel; j += kLanes) {
+      store(d + j, (load(v + i * chunk.value_stride + j) - load(d + j)) * chunk.beta[i]);
+    }
   }
 }
 
@@ -194,10 +198,10 @@ inline void redo_columns(const GatedDeltaParams& p, const GatedDeltaRows& column
   }
 }
 
-inline void chunk_panel(const GatedDeltaParams& p, const GatedDeltaRows& columns, const Chunk& chunk, float* state,
-                        float* before, float* scratch) {
+inline void chunk_panel(const GatedDeltaParams& p, const GatedDeltaRows& columns, const Chunk& chunk, float* values,
+                        float* state, float* before, float* scratch) {
   gemm_panel<false>(2 * chunk.count, p.Dk, chunk.keys, chunk.key_stride, state, chunk.panel);
-  right_side(p, columns, chunk);
+  right_side(chunk, values);
   solve(chunk);
   add_outputs(chunk);
   float zero_or_nan[kPanel], any = 0;
@@ -213,30 +217,50 @@ inline void chunk_panel(const GatedDeltaParams& p, const GatedDeltaRows& columns
   gemm_panel<true>(p.Dk, chunk.count, chunk.kt, kChunk, chunk.panel, state);
   if (any != 0) redo_columns(p, columns, chunk, zero_or_nan, before, state, scratch);
   for (int64_t i = 0; i < chunk.count; ++i) {
-    store_row(p.y, columns.b, chunk.first + i, columns.h, columns.begin, columns.end - columns.begin,
-              chunk.panel + (chunk.count + i) * kPanel);
+    const float* const y = chunk.panel + (chunk.count + i) * kPanel;
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < kPanel; j += kLanes) store(values + i * chunk.value_stride + j, load(y + j));
   }
 }
 
-// -- the state as panels of S^T: [panels, Dk, kPanel]
+inline void store_outputs(const GatedDeltaParams& p, const GatedDeltaRows& rows, const Chunk& chunk) {
+  for (int64_t i = 0; i < chunk.count; ++i) {
+    store_row(p.y, rows.b, chunk.first + i, rows.h, rows.begin, rows.end - rows.begin,
+              chunk.values + i * chunk.value_stride);
+  }
+}
 
-inline void load_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, float* panels, float* row) {
-  const int64_t count = rows.end - rows.begin, whole = (count + kPanel - 1) / kPanel * kPanel;
-  for (int64_t r = 0; r < whole; ++r) {
-    float* const to = panels + r / kPanel * kPanel * p.Dk + r % kPanel;
-    if (r < count) load_row(p.state, rows.b, rows.h, rows.begin + r, 0, p.Dk, row);
-    for (int64_t c = 0; c < p.Dk; ++c) to[c * kPanel] = r < count ? row[c] : 0;
+// -- the state as panels of S^T: [panels, Dk, kPanel]. some_rows has room for kPanel rows.
+
+inline void load_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, float* panels, float* some_rows) {
+  const int64_t stride = gated_delta_padded(p.Dk);
+  for (int64_t first = rows.begin; first < rows.end; first += kPanel, panels += p.Dk * kPanel) {
+    for (int64_t r = 0; r < kPanel; ++r) {
+      float* const row = some_rows + r * stride;
+      const bool is_row = first + r < rows.end;
+      if (is_row) load_row(p.state, rows.b, rows.h, first + r, 0, p.Dk, row);
+      for (int64_t c = 0; !is_row && c < stride; ++c) row[c] = 0;
+    }
+    transpose(kPanel, p.Dk, some_rows, stride, panels, kPanel);
   }
 }
 
 // An element that differs from the old one in the sign of zero only is kept: steps with beta = 0 and g = 1 leave the
 // state alone.
-inline void store_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, const float* panels, float* row) {
-  for (int64_t r = 0; r < rows.end - rows.begin; ++r) {
-    const float* const from = panels + r / kPanel * kPanel * p.Dk + r % kPanel;
-    load_row(p.state, rows.b, rows.h, rows.begin + r, 0, p.Dk, row);
-    for (int64_t c = 0; c < p.Dk; ++c) row[c] = row[c] == from[c * kPanel] ? row[c] : from[c * kPanel];
-    store_row(p.state, rows.b, rows.h, rows.begin + r, 0, p.Dk, row);
+inline void store_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, const float* panels, float* some_rows) {
+  const int64_t stride = gated_delta_padded(p.Dk);
+  float old[gated_delta_padded(kGatedDeltaMaxDk)];
+  for (int64_t first = rows.begin; first < rows.end; first += kPanel, panels += p.Dk * kPanel) {
+    transpose(p.Dk, kPanel, panels, kPanel, some_rows, stride);
+    for (int64_t r = 0; r < kPanel && first + r < rows.end; ++r) {
+      float* const row = some_rows + r * stride;
+      load_row(p.state, rows.b, rows.h, first + r, 0, p.Dk, old);
+      for (int64_t c = 0; c < p.Dk; c += kLanes) {
+        const f32v was = load(old + c), now = load(row + c);
+        store(row + c, select(was == now, was, now));
+      }
+      store_row(p.state, rows.b, rows.h, first + r, 0, p.Dk, row);
+    }
   }
 }
 
@@ -250,13 +274,16 @@ inline void gated_delta_chunked(const GatedDeltaParams& p, const GatedDeltaRows&
   chunk.last = chunk.pairs + 2 * kChunk * kChunk;
   chunk.beta = chunk.last + chunk.key_stride;
   chunk.row = chunk.beta + kChunk;
-  chunk.panel = chunk.row + kChunk;
+  const int64_t columns = (rows.end - rows.begin + kPanel - 1) / kPanel * kPanel;
+  chunk.value_stride = columns + 16;  // a power of 2 would put all rows into the same sets of the cache
+  chunk.values = chunk.row + kChunk;
+  chunk.panel = chunk.values + kChunk * chunk.value_stride;
   float* const before = chunk.panel + 2 * kChunk * kPanel;
   float* const state = before + p.Dk * kPanel;
-  const int64_t columns = (rows.end - rows.begin + kPanel - 1) / kPanel * kPanel;
   float* const rest = state + p.Dk * columns;
 
   load_state(p, rows, state, rest);
+  for (int64_t i = 0; i < kChunk * chunk.value_stride; ++i) chunk.values[i] = 0;  // columns that pad the last panel
   for (chunk.first = 0; chunk.first < p.T; chunk.first += kChunk) {
     chunk.count = p.T - chunk.first < kChunk ? p.T - chunk.first : kChunk;
     load_chunk(p, rows, chunk);
@@ -267,8 +294,10 @@ inline void gated_delta_chunked(const GatedDeltaParams& p, const GatedDeltaRows&
     }
     for (int64_t first = rows.begin; first < rows.end; first += kPanel) {
       const int64_t end = first + kPanel < rows.end ? first + kPanel : rows.end;
-      chunk_panel(p, {rows.b, rows.h, first, end}, chunk, state + (first - rows.begin) * p.Dk, before, rest);
+      chunk_panel(p, {rows.b, rows.h, first, end}, chunk, chunk.values + first - rows.begin,
+                  state + (first - rows.begin) * p.Dk, before, rest);
     }
+    store_outputs(p, rows, chunk);
   }
   store_state(p, rows, state, rest);
 }

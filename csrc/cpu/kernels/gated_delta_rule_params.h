@@ -27,6 +27,7 @@ struct GatedDeltaRows {
   int64_t b, h, begin, end;
 };
 
+constexpr int64_t kGatedDeltaMaxDk = 256;
 constexpr int64_t kGatedDeltaChunk = 32;  // steps that the chunked kernel takes at once
 constexpr int64_t kGatedDeltaPanel = 32;  // at least the columns of one panel of the chunked kernel
 
@@ -51,6 +52,7 @@ constexpr int64_t gated_delta_chunked_floats(int64_t Dk, int64_t Dv) {
          + 3 * C * gated_delta_padded(Dk)                       // keys, queries, decays
          + Dk * C                                               // transposed keys
          + 2 * C * C + 2 * C + gated_delta_padded(Dk)           // products of keys and queries, decays, beta
+         + C * (columns + 16)                                   // v and y
          + 2 * C * kGatedDeltaPanel                             // updates and outputs of a panel
          + Dk * (columns + kGatedDeltaPanel);                   // the state, and a panel before its update
 }
