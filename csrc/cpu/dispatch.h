@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/gated_delta_rule_params.h"
+#include "kernels/gather_qmv_params.h"
 #include "kernels/sdpa_params.h"
 
 namespace tmo::cpu {
@@ -13,6 +14,9 @@ enum DtypeIndex { kF32, kF16, kBF16 };
 struct Kernels {
   void (*sdpa[3])(const SdpaParams&, const SdpaItem&, float* scratch);
   void (*sdpa_merge[3])(const SdpaParams&, const SdpaItem&, int64_t chunks, int64_t chunk_stride, float* scratch);
+  void (*gather_qmv)(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,
+                     float* scratch);
+  int64_t (*gather_qmv_scratch)(const GatherQmvParams& p);
   void (*gated_delta_recurrent)(const GatedDeltaParams&, const GatedDeltaRows&, float* scratch);
   void (*gated_delta_chunked)(const GatedDeltaParams&, const GatedDeltaRows&, float* scratch);
 };

@@ -35,7 +35,7 @@ inline void check_dtypes(const GatherQmvTensors& t) {
   TMO_CHECK(t.w.scalar_type() == at::kByte, "gather_qmv: w must be uint8, got ", t.w.scalar_type(),
             ". View packed 32-bit words with .view(torch.uint8).");
   check_float("gather_qmv", {"scales", t.scales});
-  check_same_dtype("gather_qmv", {"scales", t.scales}, {"biases", t.biases});
+  check_float("gather_qmv", {"biases", t.biases});
   check_index("gather_qmv", {"expert_indices", t.expert_indices});
   check_same_device("gather_qmv", {"x", t.x},
                     {{"w", t.w}, {"scales", t.scales}, {"biases", t.biases}, {"expert_indices", t.expert_indices}});
@@ -86,8 +86,8 @@ GatherQmvShape<Int> check_gather_qmv(const GatherQmvTensors& t, const Int& group
   }
   TMO_CHECK(group != 0, "gather_qmv: group_size must be one of 16, 32, 64, 128, 256, got ", group_size,
             ". Requantise with torch_metal_ops.quantize_affine(weight, group_size=...).");
-  TMO_CHECK(both(le(Int(1), K), eq(K % group, Int(0))), "gather_qmv: K must be a positive multiple of group_size, got K=",
-            K, " and group_size=", group, ". Requantise with a smaller group_size.");
+  TMO_CHECK(eq(K % group, Int(0)), "gather_qmv: K must be a multiple of group_size, got K=", K,
+            " and group_size=", group, ". Requantise with a smaller group_size.");
   const int64_t bits = infer_bits(w[2], K);
   TMO_CHECK(bits != 0, "gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got ",
             w[2], " for K=", K, ". Pack weights with torch_metal_ops.quantize_affine().");
@@ -97,6 +97,12 @@ GatherQmvShape<Int> check_gather_qmv(const GatherQmvTensors& t, const Int& group
   check_same_sizes("[E, N, K/group_size]", sizes_of<Int>(t.biases), want, "biases");
   const bool top_k = has_top_k(x, sizes_of<Int>(t.expert_indices));
   return {top_k, bits, group, w[0], w[1], K};
+}
+
+// For a device that may look at the data.
+inline void check_expert(int64_t expert, int64_t E) {
+  TORCH_CHECK_INDEX(-1 <= expert && expert < E, "gather_qmv: expert_indices must be from 0 to E-1 = ", E - 1,
+                    ", or -1, got ", expert, ". Use -1 where a row has no expert.");
 }
 
 // expert_indices.shape + (N,), contiguous.

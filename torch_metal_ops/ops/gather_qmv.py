@@ -15,7 +15,7 @@ def gather_qmv(x: Tensor, w: Tensor, scales: Tensor, biases: Tensor, expert_indi
         x: ``[..., K]``, float32, float16 or bfloat16, any strides.
         w: ``[E, N, K*bits/8]``, uint8, a little-endian bit stream along K as MLX packs it (4 bits: the low nibble is
             the even k). ``bits``, one of 2, 3, 4, 5, 6, 8, is inferred. Never copied.
-        scales, biases: ``[E, N, K/G]``, one float dtype, which may differ from x's. Never copied.
+        scales, biases: ``[E, N, K/G]``, each of any float dtype. Never copied.
         expert_indices: int32 or int64, either ``x.shape[:-1]``, one expert a row, or ``x.shape[:-1] + (top_k,)``,
             where each row of x meets each of its experts. -1 means no expert: a row of zeros.
         group_size: weights along K that share a scale and a bias: 16, 32, 64, 128 or 256; must divide ``K``.
@@ -26,8 +26,8 @@ def gather_qmv(x: Tensor, w: Tensor, scales: Tensor, biases: Tensor, expert_indi
 
     Raises:
         ValueError: a shape, dtype or group size outside the above.
-        IndexError: an expert below -1 or from E on, on CPU. On MPS, where looking would mean waiting for the GPU, the
-            row is NaN instead.
+        IndexError: an expert below -1 or from E on, on CPU, before anything is computed. On MPS, where looking would
+            mean waiting for the GPU, the row is NaN instead.
 
     Devices: CPU, MPS, Meta; ``torch.compile``, ``torch.export`` and AOTInductor. No gradient.
     Reference: :func:`torch_metal_ops.reference.gather_qmv`. After MLX ``gather_qmm`` (MIT).

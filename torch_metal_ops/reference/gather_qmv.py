@@ -32,11 +32,12 @@ def gather_qmv(
         256.0
     """
     K, N = x.shape[-1], w.shape[1]
-    rows = x.to(dtype).reshape(-1, K)
-    indices = expert_indices.reshape(len(rows), -1) if len(rows) else expert_indices.new_empty(0, 1)
+    top_k = expert_indices.shape[-1] if expert_indices.dim() == x.dim() else 1
+    rows = x.to(dtype).reshape(x.shape[:-1].numel(), K)
+    indices = expert_indices.reshape(len(rows), top_k)
     y = torch.zeros(*indices.shape, N, dtype=dtype)
     for expert in indices.unique().tolist():
-        if expert == -1:
+        if expert == -1 or K == 0:
             continue
         where = indices == expert
         if not 0 <= expert < w.shape[0]:
