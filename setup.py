@@ -35,8 +35,10 @@ def link_args() -> list[str]:
     # The name under which the dynamic loader knows the library, so that an AOTInductor package that lists it finds
     # the one that is already loaded.
     if sys.platform == "darwin":
+        # Without an export list: there, an exception class is the same in two libraries only if both export it.
         return ["-Wl,-install_name,@rpath/libtorch_metal_ops.dylib"]
-    return ["-Wl,-soname,libtorch_metal_ops.so", "-Wl,--no-undefined-version"]
+    # The export list takes away the weak symbols of torch's headers, which RTLD_GLOBAL would offer to everyone.
+    return ["-Wl,-soname,libtorch_metal_ops.so", f"-Wl,--version-script={ROOT / 'csrc' / 'exports.map'}"]
 
 
 class Build(BuildExtension):

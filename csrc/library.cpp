@@ -38,12 +38,22 @@ void find_conflict() {
     const auto known = c10::Dispatcher::singleton().findSchema({ours.name(), ours.overload_name()});
     if (!known || known->schema() == ours) continue;
     std::ostringstream message;
-    message << "torch_metal_ops: " << ours.name() << " is already defined in this process with another schema, got "
-            << known->schema() << " where this package has " << ours
-            << ". Update or uninstall the package that defines it.";
+    message << "the schema of " << ours.name() << " must be " << ours << ", got " << known->schema()
+            << " from another package. Update or uninstall that package.";
     conflict() = message.str();
   }
 }
+
+// While it lives, a kernel that replaces one of a package that was first with this op does so without torch's warning.
+// Only ours is silenced: torch's "has warned once" mark stays as it is.
+class QuietOverride {
+  struct Drop : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  };
+  Drop drop_;
+  c10::WarningUtils::WarningHandlerGuard handler_{&drop_};
+  c10::WarningUtils::WarnAlways always_;
+};
 
 }  // namespace
 
@@ -74,6 +84,7 @@ TORCH_LIBRARY_IMPL(metal, Meta, m) {
 // Forward runs; backward raises "derivative for metal::<op> is not implemented".
 TORCH_LIBRARY_IMPL(metal, Autograd, m) {
   if (!conflict().empty()) return;
+  const QuietOverride quiet;
   m.impl("sdpa", torch::autograd::autogradNotImplementedFallback());
   m.impl("gather_qmv", torch::autograd::autogradNotImplementedFallback());
   m.impl("gated_delta_rule", &tmo::autograd::gated_delta_rule);
@@ -102,6 +113,7 @@ at::Tensor sdpa_autocast(const at::Tensor& query, const at::Tensor& key, const a
 
 TORCH_LIBRARY_IMPL(metal, ADInplaceOrView, m) {
   if (!conflict().empty()) return;
+  const QuietOverride quiet;
   m.impl("gated_delta_rule", &tmo::autograd::gated_delta_rule_mutating);
 }
 
