@@ -47,9 +47,7 @@ class Build(BuildExtension):
     def run(self) -> None:
         super().run()
         text = f'"""Written by setup.py."""\n\nVERSION = "{VERSION}"\nBUILT_WITH_TORCH = "{torch.__version__}"\n'
-        for folder in {Path(self.get_ext_fullpath("torch_metal_ops._C")).parent, ROOT / "torch_metal_ops"}:
-            if folder.is_dir():
-                (folder / "_build.py").write_text(text)
+        (Path(self.get_ext_fullpath("torch_metal_ops._C")).parent / "_build.py").write_text(text)
 
 
 setup(
