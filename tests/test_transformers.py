@@ -68,7 +68,9 @@ def make(name: str, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, nn.Module
 
     def model_with(implementation: str, dtype: torch.dtype) -> nn.Module:
         own_config = copy.deepcopy(config)  # the model keeps its implementation there
-        return AutoModelForCausalLM.from_config(own_config, attn_implementation=implementation, dtype=dtype).eval()
+        return AutoModelForCausalLM.from_config(
+            own_config, attn_implementation=implementation, dtype=dtype, experts_implementation="eager"
+        ).eval()
 
     torch.manual_seed(0)
     exact = model_with("float64", torch.float64)
@@ -282,11 +284,12 @@ def test_quantized_embedding_is_the_row_of_its_table() -> None:
 def test_gguf_blocks_are_repacked_exactly(format, spread) -> None:
     kind = gguf.GGMLQuantizationType[format]
     values = np.random.default_rng(0).normal(size=(5, 96)).astype(np.float32) * np.float32(spread)
-    values = values.clip(-65000 if format == "Q4_1" else None, None)  # its minimum is a float16
+    if format == "Q4_1":  # a float16 has to hold its minimum
+        values = values.clip(-65000, 65000)
     rows = gguf.quantize(values, kind)
     packed, scales, biases = affine_from_gguf(torch.from_numpy(rows), format)
     expected = torch.from_numpy(gguf.dequantize(rows, kind))
-    assert expected.isfinite().all() and expected.unique().numel() > 50
+    assert expected.isfinite().all() and expected.unique().numel() > 20
     assert torch.equal(torch_metal_ops.dequantize_affine(packed, scales.float(), biases.float(), 32), expected)
     assert scales.dtype == (torch.float32 if format == "Q8_0" and spread > 1e5 else torch.float16)
 
