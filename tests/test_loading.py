@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from interpreter import PACKAGE, output_of, run_python
 
 import torch_metal_ops
+from interpreter import PACKAGE, output_of, run_python
 
 EXTENSION = Path(torch_metal_ops._C.__file__)
 SHIMS = {

@@ -5,9 +5,9 @@ import re
 
 import pytest
 import torch
-from interpreter import run_python
 
 import torch_metal_ops
+from interpreter import run_python
 from torch_metal_ops.__main__ import _CHECKS, main
 
 

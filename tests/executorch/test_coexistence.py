@@ -4,16 +4,19 @@ In the main run these are skipped rather than not collected, so that the run say
 """
 
 import pytest
+
 from interpreter import output_of
 
-pytest.importorskip("executorch", reason="executorch is not installed: .ci/executorch runs these beside it")
+# With tests/ on the path, "executorch" alone would find this folder.
+METAL = "executorch.backends.apple.metal.ops"
+pytest.importorskip(METAL, reason="executorch is not installed: .ci/executorch runs these beside it")
 
 OURS = "import torch_metal_ops"
-THEIRS = "import executorch.backends.apple.metal.ops.gather_qmv, executorch.backends.apple.metal.ops.gated_delta_rule"
+THEIRS = f"import {METAL}.gather_qmv, {METAL}.gated_delta_rule"
 ORDERS = {
     "ours first": f"{OURS}\n{THEIRS}",
     "theirs first": f"{THEIRS}\n{OURS}",
-    "one of theirs first": f"import executorch.backends.apple.metal.ops.gated_delta_rule\n{OURS}\n{THEIRS}",
+    "one of theirs first": f"import {METAL}.gated_delta_rule\n{OURS}\n{THEIRS}",
 }
 both_orders = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
 
@@ -202,7 +205,7 @@ def test_importing_ours_brings_in_their_two_modules_only():
     code = f"import sys, torch; before = set(sys.modules)\n{OURS}\nprint(*set(sys.modules) - before)"
     theirs = {name for name in output_of(code).split() if name.startswith("executorch")}
     assert {name for name in theirs if "ops." in name} == {
-        "executorch.backends.apple.metal.ops.gather_qmv",
-        "executorch.backends.apple.metal.ops.gated_delta_rule",
+        f"{METAL}.gather_qmv",
+        f"{METAL}.gated_delta_rule",
     }
     assert len(theirs) <= 7  # and the packages they are in
