@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from cases import Call
-from cases.gated_delta_rule import Case, near_one, slice_of_cache
+from cases.gated_delta_rule import POISONED, Case, near_one, slice_of_cache
 from contract import expect_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -351,6 +351,11 @@ def test_rows_of_the_state_are_independent(case):
     arguments = case.arguments()
     arguments["v"], arguments["state"] = arguments["v"].flip(3), arguments["state"].flip(2)
     assert same_bits(gated_delta_rule(**arguments), y.flip(3)) and same_bits(arguments["state"], state.flip(2))
+
+
+@pytest.mark.parametrize("case", POISONED, ids=str)
+def test_nan_and_inf(case):
+    check_against_reference(case)
 
 
 # -- many steps

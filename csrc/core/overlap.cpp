@@ -37,8 +37,8 @@ bool any_element(const at::Tensor& tensor, int64_t first, const Visit& visit) {
 
 bool is_symbolic(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); }
 
-// By its dispatch key, since a fake tensor says that its device is a CPU.
-bool has_address(const at::Tensor& tensor) { return tensor.key_set().has(c10::DispatchKey::CPU); }
+// By the device of its memory, since a fake tensor says that its own device is a CPU.
+bool has_address(const at::Tensor& tensor) { return tensor.storage().device_type() == c10::DeviceType::CPU; }
 
 // Where a tensor begins: its address, or its place in its storage.
 int64_t first_byte(const at::Tensor& tensor) {
