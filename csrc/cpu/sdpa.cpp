@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kDecodeChunk = 512;    // keys a unit of work when there are few rows
 constexpr int64_t kPrefillChunk = 2048;  // and when there are many, but too few units
-constexpr int64_t kEnoughItems = 64;     // to occupy the threads of any machine; not their number: results must not vary
+constexpr int64_t kEnoughItems = 64;  // to occupy the threads of any machine; not their number: results must not vary
 constexpr int64_t kSerialWork = 1 << 18;  // multiplications that are done before another thread has woken up
 
 using Optional = std::optional<at::Tensor>;
@@ -39,18 +39,25 @@ SdpaStrides strides_of(const at::Tensor& tensor) {
 MaskType mask_type(const Optional& mask) {
   if (!mask) return MaskType::none;
   switch (mask->scalar_type()) {
-    case at::kBool: return MaskType::boolean;
-    case at::kHalf: return MaskType::f16;
-    case at::kBFloat16: return MaskType::bf16;
-    default: return MaskType::f32;
+    case at::kBool:
+      return MaskType::boolean;
+    case at::kHalf:
+      return MaskType::f16;
+    case at::kBFloat16:
+      return MaskType::bf16;
+    default:
+      return MaskType::f32;
   }
 }
 
 DtypeIndex dtype_index(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case at::kHalf: return kF16;
-    case at::kBFloat16: return kBF16;
-    default: return kF32;
+    case at::kHalf:
+      return kF16;
+    case at::kBFloat16:
+      return kBF16;
+    default:
+      return kF32;
   }
 }
 
@@ -104,7 +111,7 @@ struct Items {
     const int64_t chunk = number % d.chunks, rest = number / d.chunks;
     const int64_t pair = rest % (s.B * s.Hkv), tile = d.tiles - 1 - rest / (s.B * s.Hkv);
     float* partial = d.chunks == 1 ? nullptr : partials + number * chunk_stride();
-    return {pair / s.Hkv, pair % s.Hkv, tile * d.tile, std::min(d.rows, (tile + 1) * d.tile),
+    return {pair / s.Hkv,    pair % s.Hkv,          tile * d.tile, std::min(d.rows, (tile + 1) * d.tile),
             chunk * d.chunk, (chunk + 1) * d.chunk, partial};
   }
 };
@@ -130,9 +137,8 @@ void run(const SdpaParams& p, const SdpaShape<int64_t>& s, int64_t keys, DtypeIn
   }
   const bool parallel = s.B * s.Hq * s.Lq * keys * (s.Dk + s.Dv) > kSerialWork;
   const int64_t scratch = sdpa_scratch(p);
-  for_each_item(items.count(), parallel, scratch, [&](int64_t number, float* memory) {
-    kernels().sdpa[dtype](p, items[number], memory);
-  });
+  for_each_item(items.count(), parallel, scratch,
+                [&](int64_t number, float* memory) { kernels().sdpa[dtype](p, items[number], memory); });
   if (division.chunks == 1) return;
   for_each_item(items.count() / division.chunks, parallel, scratch, [&](int64_t number, float* memory) {
     kernels().sdpa_merge[dtype](p, items[number * division.chunks], division.chunks, items.chunk_stride(), memory);

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 import torch_metal_ops
 from cases import Call
-from torch import Tensor
 
 f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
 inf, nan = float("inf"), float("nan")

@@ -73,9 +73,9 @@ void gemm_columns(int64_t M, int64_t K, const float* A, int64_t lda, const float
   gemm_rows<kTileRows - 1, kVectors, kAccumulate, kA>(M - m, K, A + m * step, lda, B, ldb, C + m * ldc, ldc);
 }
 
-// C[M, N] = A[M, K] B[K, N], or += with kAccumulate. Row-major (A transposed with Layout::columns); the rows of B and C are read and written up to
-// padded(N) floats. Each element of the product is summed over k in order, whatever M
-// and N are, and then added to C: long sums are the more exact, the shorter the K of a call.
+// C[M, N] = A[M, K] B[K, N], or += with kAccumulate. Row-major (A transposed with Layout::columns); the rows of B and C
+// are read and written up to padded(N) floats. Each element of the product is summed over k in order, whatever M and N
+// are, and then added to C: long sums are the more exact, the shorter the K of a call.
 template <bool kAccumulate, Layout kA = Layout::rows>
 void gemm(int64_t M, int64_t N, int64_t K, const float* A, int64_t lda, const float* B, int64_t ldb, float* C,
           int64_t ldc) {

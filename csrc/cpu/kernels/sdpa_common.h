@@ -117,11 +117,16 @@ TMO_INLINE float mask_at(const M* mask) {
 template <class Action>
 TMO_INLINE void with_mask(const SdpaParams& p, const Action& action) {
   switch (p.mask_type) {
-    case MaskType::none: return;
-    case MaskType::boolean: return action(static_cast<const BoolMask*>(p.mask));
-    case MaskType::f32: return action(static_cast<const float*>(p.mask));
-    case MaskType::f16: return action(static_cast<const c10::Half*>(p.mask));
-    case MaskType::bf16: return action(static_cast<const c10::BFloat16*>(p.mask));
+    case MaskType::none:
+      return;
+    case MaskType::boolean:
+      return action(static_cast<const BoolMask*>(p.mask));
+    case MaskType::f32:
+      return action(static_cast<const float*>(p.mask));
+    case MaskType::f16:
+      return action(static_cast<const c10::Half*>(p.mask));
+    case MaskType::bf16:
+      return action(static_cast<const c10::BFloat16*>(p.mask));
   }
 }
 

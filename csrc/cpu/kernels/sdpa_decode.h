@@ -1,6 +1,6 @@
 // Attention of a few query rows (the heads of a group, a token or a few): bound by the reading of keys and values.
-// Each key and each value is loaded, and converted, once for kRows rows at a time. Blocks of keys keep the scores in the
-// first-level cache; only the keys of a block that some row may see are read.
+// Each key and each value is loaded, and converted, once for kRows rows at a time. Blocks of keys keep the scores in
+// the first-level cache; only the keys of a block that some row may see are read.
 #pragma once
 
 #include "sdpa_common.h"
@@ -8,9 +8,12 @@
 
 namespace tmo::cpu::TMO_ISA {
 
+constexpr int64_t kPrefetchKeys = 16;  // how far ahead keys are fetched
+
 struct DecodeBlock {
-  int64_t rows, count;                                 // count: the keys of the block that are seen
-  int64_t key[kSdpaDecodeKeys];                        // which they are
+  int64_t rows, last;                                        // last: the last key of the item
+  int64_t count;                                             // the keys of the block that are seen
+  int64_t key[kSdpaDecodeKeys];                              // which they are
   float score[kSdpaDecodeRows][kSdpaDecodeKeys + kSdpaPad];  // then weight
   float bias[kSdpaDecodeRows][kSdpaDecodeKeys + kSdpaPad];
   float maximum[kSdpaDecodeRows], sum[kSdpaDecodeRows];
@@ -62,7 +65,8 @@ TMO_INLINE void prefetch_row(const T* row, int64_t size) {
 
 // Scaled products of kRows queries with the listed keys, a few keys at a time: as many sums as have registers.
 template <class T, int kRows>
-void decode_scores(const SdpaParams& p, const T* key, const T* value, const float* query, int64_t ldq, DecodeBlock& b, int64_t row) {
+void decode_scores(const SdpaParams& p, const T* key, const T* value, const float* query, int64_t ldq, DecodeBlock& b,
+                   int64_t row) {
   constexpr int kSums = kLanes < 8 ? 8 : kLanes, kKeys = kSums / kRows;
   const int64_t whole = p.Dk / kLanes * kLanes;
   for (int64_t c = 0; c < b.count; c += kKeys) {
@@ -73,8 +77,8 @@ void decode_scores(const SdpaParams& p, const T* key, const T* value, const floa
       const int64_t listed = c + i < b.count ? c + i : b.count - 1;  // beyond the end: the last one again
       k[i] = key + b.key[listed] * p.key_strides.row;
       if (row == 0) {
-        const int64_t ahead = c + i + 8 < b.count ? c + i + 8 : b.count - 1;
-        prefetch_row(key + b.key[ahead] * p.key_strides.row, p.Dk);
+        const int64_t ahead = b.key[listed] + kPrefetchKeys;
+        prefetch_row(key + (ahead < b.last ? ahead : b.last) * p.key_strides.row, p.Dk);
         prefetch_row(value + b.key[listed] * p.value_strides.row, p.Dv);
       }
     }
@@ -209,20 +213,18 @@ void sdpa_decode(const SdpaParams& p, const SdpaItem& item, float* scratch) {
   const T* value =
       static_cast<const T*>(p.value) + item.batch * p.value_strides.batch + item.kv_head * p.value_strides.head;
   const KeyRange range = keys_of_item(p, item);
+  b.last = range.end - 1;
   for (int64_t j = range.begin; j < range.end; j += kSdpaDecodeKeys) {
     const bool bias = list_keys(p, item, {j, j + kSdpaDecodeKeys < range.end ? j + kSdpaDecodeKeys : range.end}, b);
     if (b.count == 0) continue;
-    each_four_rows(b.rows, [&](int64_t r, auto rows) {
-      decode_scores<T, rows()>(p, key, value, query + r * ldq, ldq, b, r);
-    });
+    each_four_rows(b.rows,
+                   [&](int64_t r, auto rows) { decode_scores<T, rows()>(p, key, value, query + r * ldq, ldq, b, r); });
     for (int64_t r = 0; r < b.rows; ++r) {
       const float factor = softmax_row(b, r, bias, p.softcap);
       if (factor == 1.0f) continue;
       for (int64_t d = 0; d < p.Dv; d += kLanes) store(out + r * ldo + d, load(out + r * ldo + d) * factor);
     }
-    each_four_rows(b.rows, [&](int64_t r, auto rows) {
-      decode_values<T, rows()>(p, value, b, r, out + r * ldo, ldo);
-    });
+    each_four_rows(b.rows, [&](int64_t r, auto rows) { decode_values<T, rows()>(p, value, b, r, out + r * ldo, ldo); });
   }
   for (int64_t r = 0; r < b.rows; ++r) {
     finish_or_keep<T>(p, item, item.row_begin + r, b.maximum[r], b.sum[r], out + r * ldo);

@@ -14,14 +14,14 @@ struct SdpaStrides {  // in elements; the last dimension is contiguous
 struct SdpaParams {
   const void *query, *key, *value;
   void* out;
-  const void* mask;      // [B, Hq, Lq, Lk] through its strides
-  const float* sinks;    // [Hq] or null
-  const int64_t* used;   // [B]: how many keys are in use
+  const void* mask;     // [B, Hq, Lq, Lk] through its strides
+  const float* sinks;   // [Hq] or null
+  const int64_t* used;  // [B]: how many keys are in use
   SdpaStrides query_strides, key_strides, value_strides, out_strides, mask_strides;
   int64_t mask_key_stride;
   int64_t group;  // query heads a key head
   int64_t Lq, Dk, Dv;
-  int64_t window;    // 0: none
+  int64_t window;  // 0: none
   bool is_causal;
   bool lower_right;  // query i stands at used - Lq + i instead of at i
   float scale, softcap;
@@ -41,14 +41,8 @@ inline int64_t sdpa_partial_row(const SdpaParams& p) { return p.Dv + 2; }
 // Up to this many rows the decode kernel runs, above it the tile kernel.
 constexpr int64_t kSdpaDecodeRows = 8;
 constexpr int64_t kSdpaDecodeKeys = 64;  // keys whose scores are held at a time
-#ifndef TR
-#define TR 64
-#endif
-#ifndef TK
-#define TK 96
-#endif
-constexpr int64_t kSdpaTileRows = TR;
-constexpr int64_t kSdpaTileKeys = TK;
+constexpr int64_t kSdpaTileRows = 64;
+constexpr int64_t kSdpaTileKeys = 96;
 constexpr int64_t kSdpaPad = 16;  // floats: the widest vector
 
 inline int64_t sdpa_padded(int64_t size) { return (size + kSdpaPad - 1) / kSdpaPad * kSdpaPad; }

@@ -18,7 +18,7 @@ struct PrefillTile {
   float *queries, *scores, *bias, *out, *key, *value;
   float maximum[kSdpaTileRows + kSdpaPad], sum[kSdpaTileRows + kSdpaPad], factor[kSdpaTileRows + kSdpaPad];
   int32_t first_seen[kSdpaTileRows + kSdpaPad], end_seen[kSdpaTileRows + kSdpaPad];  // of the keys of the tile
-  bool seen[kSdpaTileKeys];  // by any row
+  bool seen[kSdpaTileKeys];                                                          // by any row
 };
 
 template <class T>
@@ -104,7 +104,8 @@ inline bool fill_bias(const SdpaParams& p, const SdpaItem& item, PrefillTile& t)
   for (int64_t j = 0; j < t.keys; ++j) {
     i32v seen = {};
     for (int64_t r = 0; r < t.lanes; r += kLanes) {
-      const i32v inside = (load_raw<i32v>(t.first_seen + r) <= int32_t(j)) & (load_raw<i32v>(t.end_seen + r) > int32_t(j));
+      const i32v inside =
+          (load_raw<i32v>(t.first_seen + r) <= int32_t(j)) & (load_raw<i32v>(t.end_seen + r) > int32_t(j));
       const f32v from_mask = p.mask_type == MaskType::none ? f32v{} : load(t.bias + j * t.ld + r);
       const f32v bias = select(inside, from_mask, splat(-kInfinity));
       store(t.bias + j * t.ld + r, bias);

@@ -11,7 +11,7 @@ namespace tmo::cpu::TMO_ISA {
 #define TMO_SHUFFLE(a, b, lane) \
   __builtin_shufflevector(a, b, lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7))
 #else
-#define TMO_SHUFFLE(a, b, lane)                                                                                 \
+#define TMO_SHUFFLE(a, b, lane)                                                                                  \
   __builtin_shufflevector(a, b, lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7), lane(8), \
                           lane(9), lane(10), lane(11), lane(12), lane(13), lane(14), lane(15))
 #endif
