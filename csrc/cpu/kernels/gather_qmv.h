@@ -16,6 +16,9 @@ namespace tmo::cpu::TMO_ISA {
 // Columns of a panel of x: one register tile of gemm.h.
 constexpr int64_t kPanel = kTileVectors * kLanes;
 
+// The longest sum that is made term by term; the sums of such pieces are added up. It bounds the rounding.
+constexpr int64_t kSumLength = 64;
+
 TMO_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // -- rows of memory to and from float32
@@ -237,10 +240,10 @@ void multiply_many(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t 
       for (int64_t m = 0; m < tile.count; m += kPanel) {
         const int64_t width = tile.count - m < kPanel ? tile.count - m : kPanel;
         const float* const x = s.x + m * s.K + k * kPanel;
-        if (k == 0) {
-          gemm<false>(rows, width, columns, s.weights, kWeightColumns, x, kPanel, s.y + m, ldy);
-        } else {
-          gemm<true>(rows, width, columns, s.weights, kWeightColumns, x, kPanel, s.y + m, ldy);
+        for (int64_t done = 0; done < columns; done += kSumLength) {
+          const int64_t length = columns - done < kSumLength ? columns - done : kSumLength;
+          const auto product = k + done == 0 ? gemm<false> : gemm<true>;
+          product(rows, width, length, s.weights + done, kWeightColumns, x + done * kPanel, kPanel, s.y + m, ldy);
         }
       }
     }

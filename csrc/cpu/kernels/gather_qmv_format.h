@@ -91,18 +91,19 @@ void arrange(const float* values, int64_t blocks, float* to, int64_t stride) {
   }
 }
 
-// values[0] for the lanes of the first group in a block, values[1] for those of the second, and so on.
+// values[0] for the lanes of the first group in a block, values[1] for those of the second, and so on. Reads a vector.
 template <int kGroups, int... kLane>
 TMO_INLINE f32v spread(const float* values, std::integer_sequence<int, kLane...>) {
-  if constexpr (kGroups == 1) {
-    return splat(values[0]);
-  } else {
-    return f32v{values[kLane * kGroups / kLanes]...};
-  }
+  const f32v v = load(values);
+  return __builtin_shufflevector(v, v, (kLane * kGroups / kLanes)...);
 }
 template <int kGroups>
 TMO_INLINE f32v spread(const float* values) {
-  return spread<kGroups>(values, std::make_integer_sequence<int, kLanes>());
+  if constexpr (kGroups == 1) {
+    return splat(*values);
+  } else {
+    return spread<kGroups>(values, std::make_integer_sequence<int, kLanes>());
+  }
 }
 
 }  // namespace tmo::cpu::TMO_ISA
