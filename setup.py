@@ -8,6 +8,7 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
+WARNINGS = ["-Wall", "-Wextra", "-Wno-unused-parameter"]  # torch's headers leave parameters unused
 VERSION = (ROOT / "version.txt").read_text().strip()
 
 missing = [name for name in ("torch", "ninja", "pybind11") if importlib.util.find_spec(name) is None]
@@ -57,7 +58,7 @@ setup(
             "torch_metal_ops._C",
             sources(),
             include_dirs=[pybind11.get_include()],
-            extra_compile_args=["-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra", *openmp()],
+            extra_compile_args=["-O3", "-std=c++20", "-fvisibility=hidden", *WARNINGS, *openmp()],
             extra_link_args=link_args(),
         )
     ],
