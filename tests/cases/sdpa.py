@@ -227,7 +227,16 @@ CASES = [
     Case(Hq=0, Hkv=2, why="no query head"),
     # -- strides
     *[
-        Case(Lq=Lq, B=2, Hq=4, Lk=70, dtype=dtype, layout=layout, id=f"{layout.__name__[1:]}-{Lq}-{str(dtype)[6:]}", why=why)
+        Case(
+            Lq=Lq,
+            B=2,
+            Hq=4,
+            Lk=70,
+            dtype=dtype,
+            layout=layout,
+            id=f"{layout.__name__[1:]}-{Lq}-{str(dtype)[6:]}",
+            why=why,
+        )
         for Lq, dtype in ((2, bf16), (9, f32))
         for layout, why in (
             (_heads_inside, "[B, L, H, D] in memory: so is the output"),
@@ -252,43 +261,111 @@ CASES = [
     ],
     # -- masks
     *[
-        Case(B=2, Hq=4, Lq=9, Lk=70, mask=lambda shape=shape: _bool(*shape), id=f"bool-{'x'.join(map(str, shape))}",
-             why="pytorch#184180: each way to broadcast")
-        for shape in ((2, 4, 9, 70), (2, 1, 9, 70), (1, 4, 9, 70), (1, 1, 9, 70), (9, 70), (70,), (2, 1, 1, 70),
-                      (2, 4, 9, 1), (1, 4, 1, 1), (9, 1), ())
+        Case(
+            B=2,
+            Hq=4,
+            Lq=9,
+            Lk=70,
+            mask=lambda shape=shape: _bool(*shape),
+            id=f"bool-{'x'.join(map(str, shape))}",
+            why="pytorch#184180: each way to broadcast",
+        )
+        for shape in (
+            (2, 4, 9, 70),
+            (2, 1, 9, 70),
+            (1, 4, 9, 70),
+            (1, 1, 9, 70),
+            (9, 70),
+            (70,),
+            (2, 1, 1, 70),
+            (2, 4, 9, 1),
+            (1, 4, 1, 1),
+            (9, 1),
+            (),
+        )
     ],
     *[
-        Case(B=2, Hq=4, Lq=1, Lk=70, dtype=bf16, mask=lambda shape=shape: _float(*shape), id=f"float-{'x'.join(map(str, shape))}",
-             why="decode, pytorch#184180")
+        Case(
+            B=2,
+            Hq=4,
+            Lq=1,
+            Lk=70,
+            dtype=bf16,
+            mask=lambda shape=shape: _float(*shape),
+            id=f"float-{'x'.join(map(str, shape))}",
+            why="decode, pytorch#184180",
+        )
         for shape in ((2, 4, 1, 70), (2, 1, 1, 70), (1, 4, 1, 70), (70,), (2, 1, 1, 1))
     ],
     *[
-        Case(B=2, Hq=4, Lq=Lq, Lk=70, dtype=dtype, mask=lambda Lq=Lq, of=of: _hiding(_float(2, 1, Lq, 70, dtype=of), 0, 0, 0, slice(40)),
-             id=f"{str(dtype)[6:]}-{Lq}-mask-{str(of)[6:]}", why="a mask of another dtype, some of it -inf")
-        for Lq, dtype, of in ((9, f32, f16), (9, bf16, f32), (9, f16, bf16), (1, f32, bf16), (1, f16, f32), (1, bf16, f16))
+        Case(
+            B=2,
+            Hq=4,
+            Lq=Lq,
+            Lk=70,
+            dtype=dtype,
+            mask=lambda Lq=Lq, of=of: _hiding(_float(2, 1, Lq, 70, dtype=of), 0, 0, 0, slice(40)),
+            id=f"{str(dtype)[6:]}-{Lq}-mask-{str(of)[6:]}",
+            why="a mask of another dtype, some of it -inf",
+        )
+        for Lq, dtype, of in (
+            (9, f32, f16),
+            (9, bf16, f32),
+            (9, f16, bf16),
+            (1, f32, bf16),
+            (1, f16, f32),
+            (1, bf16, f16),
+        )
     ],
-    Case(B=2, Hq=4, Lq=9, Lk=70, mask=lambda: _bool(2, 1, 9, 1).expand(2, 4, 9, 70), why="bool mask expanded, stride 0"),
+    Case(
+        B=2, Hq=4, Lq=9, Lk=70, mask=lambda: _bool(2, 1, 9, 1).expand(2, 4, 9, 70), why="bool mask expanded, stride 0"
+    ),
     Case(B=2, Hq=4, Lq=1, Lk=70, mask=lambda: _float(1, 1, 1, 70).expand(2, 4, 1, 70), why="float mask expanded"),
     Case(Lq=9, Lk=70, mask=lambda: _bool(70, 9).t(), why="mask transposed"),
     Case(Lq=2, Lk=70, mask=lambda: _float(70, 2).t(), why="mask transposed, decode"),
     Case(Lq=9, Lk=70, mask=lambda: _float(9, 200)[:, 5:75], why="mask with rows wider than used, an offset"),
     Case(Lq=9, Lk=70, mask=lambda: _bool(9, 140)[:, ::2], why="mask with every second element"),
-    Case(B=2, Lq=9, Lk=200, mask=lambda: _hiding(_bool(2, 1, 9, 200), 0, 0, slice(None), slice(96), value=0.0),
-         why="a whole tile of keys is masked"),
+    Case(
+        B=2,
+        Lq=9,
+        Lk=200,
+        mask=lambda: _hiding(_bool(2, 1, 9, 200), 0, 0, slice(None), slice(96), value=0.0),
+        why="a whole tile of keys is masked",
+    ),
     Case(Lq=9, Lk=70, mask=lambda: _hiding(_bool(9, 70), slice(2, 4), value=0.0), why="whole rows masked: zeros"),
     Case(Lq=2, Lk=70, mask=lambda: _hiding(_bool(2, 70), 1, value=0.0), why="a row masked: zeros, decode"),
     Case(Lq=2, Lk=1100, Dk=8, mask=lambda: _hiding(_float(2, 1100), 1), why="a row of -inf: zeros, decode in chunks"),
     Case(Lq=9, Lk=70, dtype=bf16, mask=lambda: _hiding(_float(9, 70, dtype=bf16), 8), why="a row of -inf: zeros"),
     Case(Lq=2, mask=lambda: _bool(2, 20, keep=0.0), sinks=f32, why="all masked, but sinks: zeros"),
     *[
-        Case(Hq=4, Hkv=1, Lq=Lq, Lk=40, mask=lambda Lq=Lq, of=of, value=value: _hiding(_float(Lq, 40, dtype=of), 0, value=value),
-             id=f"row-of-{value:.2g}-{Lq}-{str(of)[6:]}", why="no hidden row: the mean of the values")
+        Case(
+            Hq=4,
+            Hkv=1,
+            Lq=Lq,
+            Lk=40,
+            mask=lambda Lq=Lq, of=of, value=value: _hiding(_float(Lq, 40, dtype=of), 0, value=value),
+            id=f"row-of-{value:.2g}-{Lq}-{str(of)[6:]}",
+            why="no hidden row: the mean of the values",
+        )
         for Lq in (1, 9)
-        for of, value in ((f32, torch.finfo(f32).min), (bf16, torch.finfo(bf16).min), (f16, torch.finfo(f16).min), (f32, -1.1e9))
+        for of, value in (
+            (f32, torch.finfo(f32).min),
+            (bf16, torch.finfo(bf16).min),
+            (f16, torch.finfo(f16).min),
+            (f32, -1.1e9),
+        )
     ],
     *[
-        Case(Hq=1, Hkv=1, Lq=1, Lk=Lk, Dk=8, mask=lambda Lk=Lk: torch.full((Lk,), torch.finfo(f32).min), id=f"all-finfo.min-{Lk}",
-             why="torch's two-pass Metal kernel gives zeros here")
+        Case(
+            Hq=1,
+            Hkv=1,
+            Lq=1,
+            Lk=Lk,
+            Dk=8,
+            mask=lambda Lk=Lk: torch.full((Lk,), torch.finfo(f32).min),
+            id=f"all-finfo.min-{Lk}",
+            why="torch's two-pass Metal kernel gives zeros here",
+        )
         for Lk in (1023, 1024)
     ],
     Case(Lq=9, Lk=40, mask=lambda: torch.full((9, 40), -3e4), why="a constant mask changes nothing"),
@@ -297,7 +374,16 @@ CASES = [
     Case(Lq=9, Lk=97, causal=True, mask=lambda: _bool(9, 97), why="mask and causal both apply"),
     Case(Lq=2, Lk=97, causal=True, mask=lambda: _float(2, 97), why="float mask and causal both apply"),
     *[
-        Case(Hq=4, Lq=1, Lk=Lk, Dk=16, dtype=bf16, mask=lambda Lk=Lk: _bool(1, Lk), id=f"bool-decode-{Lk}", why="mlx-lm#58: Gemma 3")
+        Case(
+            Hq=4,
+            Lq=1,
+            Lk=Lk,
+            Dk=16,
+            dtype=bf16,
+            mask=lambda Lk=Lk: _bool(1, Lk),
+            id=f"bool-decode-{Lk}",
+            why="mlx-lm#58: Gemma 3",
+        )
         for Lk in (1023, 1024, 1066, 1067)
     ],
     # -- causal, windows, keys in use
@@ -314,32 +400,69 @@ CASES = [
     Case(B=3, Lq=9, seqused=(20, 7, 1), seqused_dtype=torch.int64, why="keys in use, int64"),
     Case(B=3, Lq=1, seqused=(25, -3, 2**31 - 1), why="keys in use are clamped"),
     Case(B=2, Hq=4, Lq=1, Lk=1500, Dk=8, seqused=(600, 1030), causal=True, why="keys in use in chunks"),
-    Case(B=3, Lq=3, seqused=(20, 7, 2), causal=True, why="causal with keys in use, lower right; more queries than keys"),
+    Case(
+        B=3, Lq=3, seqused=(20, 7, 2), causal=True, why="causal with keys in use, lower right; more queries than keys"
+    ),
     Case(B=2, Lq=40, Lk=120, seqused=(110, 33), causal=True, why="causal tiles with keys in use, lower right"),
     Case(B=2, Lq=40, Lk=300, seqused=(290, 33), causal=True, window=20, why="window with keys in use, lower right"),
     Case(B=2, Lq=1, Lk=1300, Dk=8, seqused=(1290, 33), causal=True, window=600, why="window over a chunk boundary"),
-    Case(B=(1, 2, 2), Lq=2, seqused=(20, 7), mask=lambda: _float(2, 20), why="keys in use, a mask, a batch of keys alone"),
+    Case(
+        B=(1, 2, 2), Lq=2, seqused=(20, 7), mask=lambda: _float(2, 20), why="keys in use, a mask, a batch of keys alone"
+    ),
     # -- hidden keys may hold anything
     Case(B=2, Lq=1, seqused=(7, 7), poison=_nan_beyond(7), why="NaN beyond the keys in use, decode"),
     Case(B=2, Lq=20, seqused=(7, 7), dtype=bf16, poison=_nan_beyond(7), why="NaN beyond the keys in use"),
-    Case(B=2, Lq=9, seqused=(7, 7), layout=_last_dim_strided, poison=_nan_beyond(7), why="NaN beyond, where keys are copied"),
+    Case(
+        B=2,
+        Lq=9,
+        seqused=(7, 7),
+        layout=_last_dim_strided,
+        poison=_nan_beyond(7),
+        why="NaN beyond, where keys are copied",
+    ),
     Case(Lq=2, causal=True, poison=_nan_beyond(2), why="NaN that causal hides, decode"),
     Case(Lq=10, causal=True, poison=_nan_beyond(10), why="NaN that causal hides"),
-    Case(Lq=1, seqused=(20,), causal=True, window=5, poison=_nan_beyond(20, front=15), why="NaN before a window, decode"),
-    Case(Lq=9, Lk=150, seqused=(150,), causal=True, window=5, poison=_nan_beyond(150, front=137), why="NaN before a window"),
+    Case(
+        Lq=1, seqused=(20,), causal=True, window=5, poison=_nan_beyond(20, front=15), why="NaN before a window, decode"
+    ),
+    Case(
+        Lq=9,
+        Lk=150,
+        seqused=(150,),
+        causal=True,
+        window=5,
+        poison=_nan_beyond(150, front=137),
+        why="NaN before a window",
+    ),
     Case(Lq=2, mask=lambda: torch.arange(20) < 9, poison=_nan_beyond(9), why="NaN that a mask hides, decode"),
-    Case(Hq=4, Lq=20, Lk=150, mask=lambda: (torch.arange(150) > 3) & (torch.arange(150) < 99), poison=_nan_beyond(99, front=4),
-         why="NaN that a mask hides"),
-    Case(Lq=9, Dv=5, mask=lambda: _hiding(_float(9, 20), slice(None), slice(4)), poison=_nan_beyond(20, front=4),
-         why="NaN that a float mask hides, values copied"),
+    Case(
+        Hq=4,
+        Lq=20,
+        Lk=150,
+        mask=lambda: (torch.arange(150) > 3) & (torch.arange(150) < 99),
+        poison=_nan_beyond(99, front=4),
+        why="NaN that a mask hides",
+    ),
+    Case(
+        Lq=9,
+        Dv=5,
+        mask=lambda: _hiding(_float(9, 20), slice(None), slice(4)),
+        poison=_nan_beyond(20, front=4),
+        why="NaN that a float mask hides, values copied",
+    ),
     # -- NaN and inf in data that is used
     Case(Lq=2, poison=_query_nan, why="NaN in a query: its row, decode"),
     Case(Lq=9, poison=_query_nan, softcap=5.0, why="NaN in a query: its row"),
     Case(Lq=2, poison=_key_inf, why="a score of -inf, decode"),
     Case(Lq=9, poison=_key_inf, why="a score of -inf"),
     Case(Lq=2, poison=_all_scores_minus_inf, why="every score -inf: NaN, not zeros, decode"),
-    Case(Lq=9, poison=_all_scores_minus_inf, dtype=bf16, mask=lambda: _hiding(_bool(9, 20), 3, value=0.0),
-         why="every score -inf: NaN, but zeros where all is masked"),
+    Case(
+        Lq=9,
+        poison=_all_scores_minus_inf,
+        dtype=bf16,
+        mask=lambda: _hiding(_bool(9, 20), 3, value=0.0),
+        why="every score -inf: NaN, but zeros where all is masked",
+    ),
     Case(Lq=2, poison=_all_scores_minus_inf, sinks=f32, why="every score -inf, but sinks: zeros"),
     Case(Lq=2, poison=_plus_inf, why="a score of inf: NaN, decode"),
     Case(Lq=9, poison=_plus_inf, why="a score of inf: NaN"),
@@ -359,8 +482,34 @@ CASES = [
     Case(Hq=4, Lq=2, sinks=f32, why="sinks, decode"),
     Case(Hq=4, Lq=1, Lk=1100, Dk=8, sinks=bf16, why="sinks in bf16, decode in chunks"),
     Case(Hq=4, Lq=9, dtype=bf16, sinks=f16, causal=True, window=3, why="sinks in f16 with a window: gpt-oss"),
-    Case(B=2, Hq=4, Lq=9, Lk=70, dtype=bf16, seqused=(70, 0), mask=lambda: _bool(2, 1, 1, 70), causal=True, window=40,
-         softcap=3.0, sinks=bf16, layout=_heads_inside, why="everything at once"),
-    Case(B=2, Hq=4, Lq=1, Lk=600, Dk=12, seqused=(590, 300), mask=lambda: _float(4, 1, 600), causal=True, window=550,
-         softcap=3.0, sinks=f32, layout=_heads_inside, why="everything at once, decode in chunks"),
-]  # fmt: skip
+    Case(
+        B=2,
+        Hq=4,
+        Lq=9,
+        Lk=70,
+        dtype=bf16,
+        seqused=(70, 0),
+        mask=lambda: _bool(2, 1, 1, 70),
+        causal=True,
+        window=40,
+        softcap=3.0,
+        sinks=bf16,
+        layout=_heads_inside,
+        why="everything at once",
+    ),
+    Case(
+        B=2,
+        Hq=4,
+        Lq=1,
+        Lk=600,
+        Dk=12,
+        seqused=(590, 300),
+        mask=lambda: _float(4, 1, 600),
+        causal=True,
+        window=550,
+        softcap=3.0,
+        sinks=f32,
+        layout=_heads_inside,
+        why="everything at once, decode in chunks",
+    ),
+]

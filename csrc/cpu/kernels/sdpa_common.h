@@ -16,13 +16,14 @@ TMO_INLINE f32v exp_nonpositive(f32v x) {
   const f32v bounded = low > x ? low : x;
   const f32v shifted = bounded * 1.44269504089f + magic;
   const f32v whole = shifted - magic;
-  const f32v r = (bounded * 1.44269504089f - whole) + bounded * 1.9259629911e-8f;  // log2(e) in two parts
-  f32v y = splat(1.53533619e-4f);
-  y = y * r + 1.33988744e-3f;
-  y = y * r + 9.61843736e-3f;
-  y = y * r + 5.55033247e-2f;
-  y = y * r + 2.40226479e-1f;
-  y = y * r + 6.93147203e-1f;
+  // ln 2 in two parts, so that the first product is exact and no digits are lost for want of an FMA
+  const f32v r = (bounded - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  f32v y = splat(1.384365350e-03f);
+  y = y * r + 8.374155304e-03f;
+  y = y * r + 4.166800205e-02f;
+  y = y * r + 1.666643126e-01f;
+  y = y * r + 4.999999418e-01f;
+  y = y * r + 1.000000032e+00f;
   y = y * r + 1.0f;
   const f32v scale = bits_as<f32v>((bits_as<i32v>(shifted) + 127) << 23);
   return select(x < low, f32v{}, y * scale);

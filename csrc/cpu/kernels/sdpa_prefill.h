@@ -133,6 +133,16 @@ inline bool find_edges(const SdpaParams& p, const SdpaItem& item, PrefillTile& t
   return edges;
 }
 
+// S^T. Products of long rows are added up in parts, which rounds less.
+inline void score(const SdpaParams& p, const Matrix& k, PrefillTile& t) {
+  constexpr int64_t kPart = 128;
+  const auto size = [&](int64_t d) { return p.Dk - d < kPart ? p.Dk - d : kPart; };
+  gemm<false>(t.keys, t.rows, size(0), k.data, k.ld, t.queries, t.ld, t.scores, t.ld);
+  for (int64_t d = kPart; d < p.Dk; d += kPart) {
+    gemm<true>(t.keys, t.rows, size(d), k.data + d, k.ld, t.queries + d * t.ld, t.ld, t.scores, t.ld);
+  }
+}
+
 // -- the softmax
 
 // Scores to what the softmax is taken of, for one group of lanes; returns their maximum over the keys.
@@ -233,7 +243,7 @@ void sdpa_prefill(const SdpaParams& p, const SdpaItem& item, float* scratch) {
     const bool bias = edges || p.mask_type != MaskType::none;
     if (bias && !fill_bias(p, item, t)) continue;
     const Matrix k = as_f32(key + t.first_key * p.key_strides.row, p.key_strides.row, t.keys, p.Dk, t.key);
-    gemm<false>(t.keys, t.rows, p.Dk, k.data, k.ld, t.queries, t.ld, t.scores, t.ld);
+    score(p, k, t);
     softmax_tile(t, p.softcap, bias);
     rescale(p, t);
     add_values(p, value + t.first_key * p.value_strides.row, t, !bias);
