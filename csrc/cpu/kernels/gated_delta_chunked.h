@@ -17,13 +17,13 @@
 
 namespace tmo::cpu::TMO_ISA {
 
-constexpr int kPanelVectors = kTileVectors == 3 ? 2 : kTileVectors;
-constexpr int64_t kPanel = kPanelVectors * kLanes;
-static_assert(kPanel <= kGatedDeltaPanel && kGatedDeltaPanel % kPanel == 0);
+constexpr int kStatePanelVectors = kTileVectors == 3 ? 2 : kTileVectors;
+constexpr int64_t kStatePanel = kStatePanelVectors * kLanes;
+static_assert(kStatePanel <= kGatedDeltaPanel && kGatedDeltaPanel % kStatePanel == 0);
 
 template <bool kAccumulate>
 TMO_INLINE void gemm_panel(int64_t M, int64_t K, const float* A, int64_t lda, const float* B, float* C) {
-  gemm_columns<kPanelVectors, kAccumulate>(M, K, A, lda, B, kPanel, C, kPanel);
+  gemm_columns<kStatePanelVectors, kAccumulate, Layout::rows>(M, K, A, lda, B, kStatePanel, C, kStatePanel);
 }
 
 // One chunk of one head. keys and pairs hold the rows of the keys, then those of the queries.
@@ -39,7 +39,7 @@ struct Chunk {
   float* row;    // [C]
   int64_t value_stride;
   float* values;  // [count, value_stride]: v, then y
-  float* panel;   // [2 count, kPanel]: d and y
+  float* panel;   // [2 count, kStatePanel]: d and y
 };
 
 constexpr int64_t kChunk = kGatedDeltaChunk;
@@ -133,9 +133,9 @@ inline void pair_steps_by_channel(const Chunk& chunk, int64_t Dk) {
 // d = beta (v - S0 D(i) k_i), the right side of the system, into the rows of chunk.panel that hold S0 D(i) k_i.
 TMO_INLINE void right_side(const Chunk& chunk, const float* v) {
   for (int64_t i = 0; i < chunk.count; ++i) {
-    float* const d = chunk.panel + i * kPanel;
+    float* const d = chunk.panel + i * kStatePanel;
 #pragma GCC unroll 8
-    for (int64_t j = 0; j < kPanel; j += kLanes) {
+    for (int64_t j = 0; j < kStatePanel; j += kLanes) {
       store(d + j, (load(v + i * chunk.value_stride + j) - load(d + j)) * chunk.beta[i]);
     }
   }
@@ -146,37 +146,37 @@ inline void solve(const Chunk& chunk) {
   float* const d = chunk.panel;
   for (int64_t first = 0; first < chunk.count; first += kTileRows) {
     const int64_t end = first + kTileRows < chunk.count ? first + kTileRows : chunk.count;
-    gemm_panel<true>(end - first, first, chunk.pairs + first * kChunk, kChunk, d, d + first * kPanel);
+    gemm_panel<true>(end - first, first, chunk.pairs + first * kChunk, kChunk, d, d + first * kStatePanel);
     for (int64_t i = first + 1; i < end; ++i) {
-      f32v sum[kPanelVectors];
+      f32v sum[kStatePanelVectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < kPanelVectors; ++v) sum[v] = load(d + i * kPanel + v * kLanes);
+      for (int v = 0; v < kStatePanelVectors; ++v) sum[v] = load(d + i * kStatePanel + v * kLanes);
       for (int64_t j = first; j < i; ++j) {
         const f32v pair = splat(chunk.pairs[i * kChunk + j]);
 #pragma GCC unroll 8
-        for (int v = 0; v < kPanelVectors; ++v) sum[v] += pair * load(d + j * kPanel + v * kLanes);
+        for (int v = 0; v < kStatePanelVectors; ++v) sum[v] += pair * load(d + j * kStatePanel + v * kLanes);
       }
 #pragma GCC unroll 8
-      for (int v = 0; v < kPanelVectors; ++v) store(d + i * kPanel + v * kLanes, sum[v]);
+      for (int v = 0; v < kStatePanelVectors; ++v) store(d + i * kStatePanel + v * kLanes, sum[v]);
     }
   }
 }
 
 inline void add_outputs(const Chunk& chunk) {
   const float* const pairs = chunk.pairs + chunk.count * kChunk;
-  float* const y = chunk.panel + chunk.count * kPanel;
+  float* const y = chunk.panel + chunk.count * kStatePanel;
   for (int64_t first = 0; first < chunk.count; first += kTileRows) {
     const int64_t end = first + kTileRows < chunk.count ? first + kTileRows : chunk.count;
-    gemm_panel<true>(end - first, end, pairs + first * kChunk, kChunk, chunk.panel, y + first * kPanel);
+    gemm_panel<true>(end - first, end, pairs + first * kChunk, kChunk, chunk.panel, y + first * kStatePanel);
   }
 }
 
 // For each column: 0 if all of d and y is finite, else NaN.
 TMO_INLINE void find_not_finite(const Chunk& chunk, float* zero_or_nan) {
 #pragma GCC unroll 8
-  for (int v = 0; v < kPanelVectors; ++v) {
+  for (int v = 0; v < kStatePanelVectors; ++v) {
     f32v seen{};
-    for (int64_t i = 0; i < 2 * chunk.count; ++i) seen += load(chunk.panel + i * kPanel + v * kLanes) * 0.0f;
+    for (int64_t i = 0; i < 2 * chunk.count; ++i) seen += load(chunk.panel + i * kStatePanel + v * kLanes) * 0.0f;
     store(zero_or_nan + v * kLanes, seen);
   }
 }
@@ -189,11 +189,11 @@ inline void redo_columns(const GatedDeltaParams& p, const GatedDeltaRows& column
   load_steps(p, columns, chunk.first, steps);
   for (int64_t j = 0; j < columns.end - columns.begin; ++j) {
     if (zero_or_nan[j] == 0) continue;
-    for (int64_t c = 0; c < steps.key_stride; ++c) row[c] = c < p.Dk ? before[c * kPanel + j] : 0;
+    for (int64_t c = 0; c < steps.key_stride; ++c) row[c] = c < p.Dk ? before[c * kStatePanel + j] : 0;
     all_steps<1>(p, steps, j, row, steps.key_stride);
-    for (int64_t c = 0; c < p.Dk; ++c) state[c * kPanel + j] = row[c];
+    for (int64_t c = 0; c < p.Dk; ++c) state[c * kStatePanel + j] = row[c];
     for (int64_t i = 0; i < chunk.count; ++i) {
-      chunk.panel[(chunk.count + i) * kPanel + j] = steps.y[i * steps.value_stride + j];
+      chunk.panel[(chunk.count + i) * kStatePanel + j] = steps.y[i * steps.value_stride + j];
     }
   }
 }
@@ -204,22 +204,22 @@ inline void chunk_panel(const GatedDeltaParams& p, const GatedDeltaRows& columns
   right_side(chunk, values);
   solve(chunk);
   add_outputs(chunk);
-  float zero_or_nan[kPanel], any = 0;
+  float zero_or_nan[kStatePanel], any = 0;
   find_not_finite(chunk, zero_or_nan);
   for (int64_t j = 0; j < columns.end - columns.begin; ++j) any += zero_or_nan[j];
-  if (any != 0) std::memcpy(before, state, p.Dk * kPanel * sizeof(float));
+  if (any != 0) std::memcpy(before, state, p.Dk * kStatePanel * sizeof(float));
   for (int64_t c = 0; c < p.Dk; ++c) {
 #pragma GCC unroll 8
-    for (int64_t j = 0; j < kPanel; j += kLanes) {
-      store(state + c * kPanel + j, load(state + c * kPanel + j) * chunk.last[c]);
+    for (int64_t j = 0; j < kStatePanel; j += kLanes) {
+      store(state + c * kStatePanel + j, load(state + c * kStatePanel + j) * chunk.last[c]);
     }
   }
   gemm_panel<true>(p.Dk, chunk.count, chunk.kt, kChunk, chunk.panel, state);
   if (any != 0) redo_columns(p, columns, chunk, zero_or_nan, before, state, scratch);
   for (int64_t i = 0; i < chunk.count; ++i) {
-    const float* const y = chunk.panel + (chunk.count + i) * kPanel;
+    const float* const y = chunk.panel + (chunk.count + i) * kStatePanel;
 #pragma GCC unroll 8
-    for (int64_t j = 0; j < kPanel; j += kLanes) store(values + i * chunk.value_stride + j, load(y + j));
+    for (int64_t j = 0; j < kStatePanel; j += kLanes) store(values + i * chunk.value_stride + j, load(y + j));
   }
 }
 
@@ -230,18 +230,18 @@ inline void store_outputs(const GatedDeltaParams& p, const GatedDeltaRows& rows,
   }
 }
 
-// -- the state as panels of S^T: [panels, Dk, kPanel]. some_rows has room for kPanel rows.
+// -- the state as panels of S^T: [panels, Dk, kStatePanel]. some_rows has room for kStatePanel rows.
 
 inline void load_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, float* panels, float* some_rows) {
   const int64_t stride = gated_delta_padded(p.Dk);
-  for (int64_t first = rows.begin; first < rows.end; first += kPanel, panels += p.Dk * kPanel) {
-    for (int64_t r = 0; r < kPanel; ++r) {
+  for (int64_t first = rows.begin; first < rows.end; first += kStatePanel, panels += p.Dk * kStatePanel) {
+    for (int64_t r = 0; r < kStatePanel; ++r) {
       float* const row = some_rows + r * stride;
       const bool is_row = first + r < rows.end;
       if (is_row) load_row(p.state, rows.b, rows.h, first + r, 0, p.Dk, row);
       for (int64_t c = 0; !is_row && c < stride; ++c) row[c] = 0;
     }
-    transpose(kPanel, p.Dk, some_rows, stride, panels, kPanel);
+    transpose(kStatePanel, p.Dk, some_rows, stride, panels, kStatePanel);
   }
 }
 
@@ -250,9 +250,9 @@ inline void load_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, fl
 inline void store_state(const GatedDeltaParams& p, const GatedDeltaRows& rows, const float* panels, float* some_rows) {
   const int64_t stride = gated_delta_padded(p.Dk);
   float old[gated_delta_padded(kGatedDeltaMaxDk)];
-  for (int64_t first = rows.begin; first < rows.end; first += kPanel, panels += p.Dk * kPanel) {
-    transpose(p.Dk, kPanel, panels, kPanel, some_rows, stride);
-    for (int64_t r = 0; r < kPanel && first + r < rows.end; ++r) {
+  for (int64_t first = rows.begin; first < rows.end; first += kStatePanel, panels += p.Dk * kStatePanel) {
+    transpose(p.Dk, kStatePanel, panels, kStatePanel, some_rows, stride);
+    for (int64_t r = 0; r < kStatePanel && first + r < rows.end; ++r) {
       float* const row = some_rows + r * stride;
       load_row(p.state, rows.b, rows.h, first + r, 0, p.Dk, old);
       for (int64_t c = 0; c < p.Dk; c += kLanes) {
@@ -274,12 +274,12 @@ inline void gated_delta_chunked(const GatedDeltaParams& p, const GatedDeltaRows&
   chunk.last = chunk.pairs + 2 * kChunk * kChunk;
   chunk.beta = chunk.last + chunk.key_stride;
   chunk.row = chunk.beta + kChunk;
-  const int64_t columns = (rows.end - rows.begin + kPanel - 1) / kPanel * kPanel;
+  const int64_t columns = (rows.end - rows.begin + kStatePanel - 1) / kStatePanel * kStatePanel;
   chunk.value_stride = columns + 16;  // a power of 2 would put all rows into the same sets of the cache
   chunk.values = chunk.row + kChunk;
   chunk.panel = chunk.values + kChunk * chunk.value_stride;
-  float* const before = chunk.panel + 2 * kChunk * kPanel;
-  float* const state = before + p.Dk * kPanel;
+  float* const before = chunk.panel + 2 * kChunk * kStatePanel;
+  float* const state = before + p.Dk * kStatePanel;
   float* const rest = state + p.Dk * columns;
 
   load_state(p, rows, state, rest);
@@ -292,8 +292,8 @@ inline void gated_delta_chunked(const GatedDeltaParams& p, const GatedDeltaRows&
     } else {
       pair_steps(chunk, p.Dk);
     }
-    for (int64_t first = rows.begin; first < rows.end; first += kPanel) {
-      const int64_t end = first + kPanel < rows.end ? first + kPanel : rows.end;
+    for (int64_t first = rows.begin; first < rows.end; first += kStatePanel) {
+      const int64_t end = first + kStatePanel < rows.end ? first + kStatePanel : rows.end;
       chunk_panel(p, {rows.b, rows.h, first, end}, chunk, chunk.values + first - rows.begin,
                   state + (first - rows.begin) * p.Dk, before, rest);
     }
