@@ -70,7 +70,7 @@ def test_error_index_dtype():
     expect_error(
         ValueError,
         _call(expert_indices=torch.zeros(3, dtype=torch.uint8)),
-        """""",
+        """gather_qmv: expert_indices must be int32 or int64, got Byte. Convert it with .to(torch.int32) first.""",
     )
 
 

@@ -7,7 +7,7 @@ from torch_metal_ops._accuracy import measure
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
 
 
 def check(actual: Tensor, expected: Tensor, eager: Tensor) -> None:

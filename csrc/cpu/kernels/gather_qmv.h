@@ -1,7 +1,7 @@
 // Rows of x times the quantised matrix of their expert: y[p, n] = sum_k (scale * q + bias) x[p, k].
 //
 // Few rows: the packed weights are read once, as a stream, and never stored dequantised. A group contributes
-// scale * sum(q x) + bias * sum(x), where sum(x) of each group is the same for all n.
+// scale * sum(q x) + bias * sum(x), lane by lane, where sum(x) is the same for all n.
 // Many rows: blocks of dequantised weights times panels of x in transposed order, by gemm.h; the weights stand on the
 // left, so that they are used in the order in which they lie.
 // Both visit k in the order of gather_qmv_format.h, in which x is arranged once a tile.
@@ -65,7 +65,7 @@ TMO_INLINE void store_row(FloatType dtype, const float* from, int64_t count, voi
 // -- scratch memory: one buffer a thread, cut up the same way whatever the tile
 
 struct Scratch {
-  int64_t K, groups;  // rounded up to whole blocks, and to the vectors that are read of a row of groups
+  int64_t K, groups, sums;  // the lengths of a row of x, of scales and of x_sums, with room to be read in whole vectors
   float *row, *x, *x_sums, *scales, *biases, *weights, *y;
   uint8_t* bytes;
 
@@ -73,6 +73,7 @@ struct Scratch {
   Scratch(const GatherQmvParams& p, float* buffer, int64_t* size) {
     K = round_up(p.K, 16 * kLanes);  // the largest block, that of 2 bits
     groups = round_up(p.K / p.group_size, kLanes) + kLanes;
+    sums = K / 16 * kLanes / (p.group_size / 16);
     int64_t used = 0;
     const auto take = [&](int64_t count) {
       float* const start = buffer + used;
@@ -81,7 +82,7 @@ struct Scratch {
     };
     row = take(K);
     x = take(K * round_up(kManyRows, kPanel));
-    x_sums = take(groups * kFewRows);
+    x_sums = take(sums * kFewRows);
     scales = take(groups);
     biases = take(groups);
     weights = take(kWeightRows * kWeightColumns);
@@ -92,6 +93,14 @@ struct Scratch {
 };
 
 // -- weights
+
+// kGroups is how many groups a block spans, and 0 where a group is several blocks.
+
+// The number of blocks that one vector of scales serves.
+template <int kGroups, class F>
+TMO_INLINE int64_t blocks_per_group(const GatherQmvParams& p) {
+  return kGroups == 0 ? p.group_size / F::kWeights : 1;
+}
 
 // The packed weights from k on, of which whole blocks may be read: in place, or a copy where they are not contiguous or
 // where the blocks reach beyond the end of w.
@@ -118,7 +127,7 @@ void dequantize(const uint8_t* bytes, const float* scales, const float* biases, 
                 int64_t blocks_per_group, float* to) {
   for (int64_t b = 0; b < blocks;) {
     const f32v scale = spread<kGroups>(scales), bias = spread<kGroups>(biases);
-    scales += kGroups, biases += kGroups;
+    scales += kGroups == 0 ? 1 : kGroups, biases += kGroups == 0 ? 1 : kGroups;
     for (const int64_t end = b + blocks_per_group; b < end; ++b) {
       f32v q[F::kSteps];
       F::unpack(bytes, q);
@@ -131,11 +140,12 @@ void dequantize(const uint8_t* bytes, const float* scales, const float* biases, 
   }
 }
 
-// Adds one row of weights times kRows rows of x to totals. Two sums a row where there is one row: the additions of one
-// sum wait for each other.
+// One row of weights times kRows rows of x, summed up across lanes only at the end. Two sums of q x where there is one
+// row: the additions of one sum wait for each other.
 template <class F, int kGroups, int kRows>
-TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, int64_t blocks, int64_t blocks_per_group,
-                         const float* x, int64_t ldx, f32v (&totals)[kRows]) {
+TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, const float* biases, int64_t blocks,
+                         int64_t blocks_per_group, const float* x, int64_t ldx, const float* x_sums, int64_t ldsums,
+                         f32v (&totals)[kRows]) {
   constexpr int kSums = kRows == 1 ? 2 : 1;
   for (int64_t b = 0; b < blocks;) {
     f32v sums[kRows][kSums] = {};
@@ -149,69 +159,85 @@ TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, int64_t bloc
       }
       bytes += F::kBytes, x += F::kWeights;
     }
-    const f32v scale = spread<kGroups>(scales);
-    scales += kGroups;
+    const f32v scale = spread<kGroups>(scales), bias = spread<kGroups>(biases);
+    scales += kGroups == 0 ? 1 : kGroups, biases += kGroups == 0 ? 1 : kGroups;
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      totals[m] += (kSums == 2 ? sums[m][0] + sums[m][kSums - 1] : sums[m][0]) * scale;
+      const f32v qx = kSums == 2 ? sums[m][0] + sums[m][kSums - 1] : sums[m][0];
+      totals[m] += qx * scale + bias * load(x_sums + m * ldsums);
     }
+    x_sums += kLanes;
   }
 }
 
 // -- a tile of few rows
 
-// sum(x) of each group; zero for the groups that are none.
-inline void sum_groups(const float* row, const GatherQmvParams& p, int64_t padded_groups, float* sums) {
-  const int64_t groups = p.K / p.group_size;
-  for (int64_t g = 0; g < groups; ++g, row += p.group_size) {
+// The sum of x, lane by lane, over the blocks that one vector of scales serves.
+template <class F>
+void sum_lanes(const float* x, int64_t blocks, int64_t blocks_per_group, float* sums) {
+  for (int64_t b = 0; b < blocks; sums += kLanes) {
     f32v total{};
-    for (int64_t k = 0; k < p.group_size; k += kLanes) total += load(row + k);
-    sums[g] = sum(total);
+    for (const int64_t end = b + blocks_per_group; b < end; ++b) {
+      for (int step = 0; step < F::kSteps; ++step) total += load(x + step * kLanes) * F::factors(step);
+      x += F::kWeights;
+    }
+    store(sums, total);
   }
-  for (int64_t g = groups; g < padded_groups; ++g) sums[g] = 0;
 }
 
+// The same by dequantised weights. Needed where the result is inf or NaN: the two sums may be where
+// scale * q + bias, times x, is not, or the reverse.
 template <class F, int kGroups>
-void multiply_exactly(const GatherQmvParams& p, const uint8_t* bytes, int64_t blocks, int64_t blocks_per_group,
-                      const Scratch& s, const float* x, float* y) {
+float multiply_exactly(const GatherQmvParams& p, const uint8_t* bytes, int64_t blocks, const Scratch& s,
+                       const float* x) {
   const int64_t step = kWeightColumns / F::kWeights;
   f32v total{};
   for (int64_t b = 0; b < blocks; b += step) {
     const int64_t count = blocks - b < step ? blocks - b : step, group = b * F::kWeights / p.group_size;
-    dequantize<F, kGroups>(bytes + b * F::kBytes, s.scales + group, s.biases + group, count, blocks_per_group,
-                           s.weights);
+    dequantize<F, kGroups>(bytes + b * F::kBytes, s.scales + group, s.biases + group, count,
+                           blocks_per_group<kGroups, F>(p), s.weights);
     for (int64_t k = 0; k < count * F::kWeights; k += kLanes) {
       total += load(s.weights + k) * load(x + b * F::kWeights + k);
     }
   }
-  *y = sum(total);
+  return sum(total);
 }
 
+// One row of weights, whose scales and biases are in scratch memory, times rows m to m + kRows - 1 of the tile.
 template <class F, int kGroups, int kRows>
+TMO_INLINE void multiply_rows(const GatherQmvParams& p, const uint8_t* bytes, int64_t blocks, const Scratch& s,
+                              int64_t m, float* y) {
+  f32v totals[kRows] = {};
+  multiply<F, kGroups, kRows>(bytes, s.scales, s.biases, blocks, blocks_per_group<kGroups, F>(p), s.x + m * s.K, s.K,
+                              s.x_sums + m * s.sums, s.sums, totals);
+  for (int i = 0; i < kRows; ++i) {
+    const float result = sum(totals[i]);
+    const bool finite = result - result == 0;
+    y[(m + i) * kWeightRows] =
+        finite ? result : multiply_exactly<F, kGroups>(p, bytes, blocks, s, s.x + (m + i) * s.K);
+  }
+}
+
+template <class F, int kGroups>
 void multiply_few(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,
                   const Scratch& s) {
   const int64_t blocks = (p.K + F::kWeights - 1) / F::kWeights, groups = p.K / p.group_size;
-  const int64_t blocks_per_group = kGroups == 1 ? p.group_size / F::kWeights : 1;
   for (int64_t i = groups; i < s.groups; ++i) s.scales[i] = s.biases[i] = 0;
+  for (int64_t m = 0; m < tile.count; ++m) {
+    sum_lanes<F>(s.x + m * s.K, blocks, blocks_per_group<kGroups, F>(p), s.x_sums + m * s.sums);
+  }
   for (int64_t n = n_begin; n < n_end; n += kWeightRows) {
     const int64_t rows = n_end - n < kWeightRows ? n_end - n : kWeightRows;
     for (int64_t r = 0; r < rows; ++r) {
       const uint8_t* const bytes = packed_row<F>(p, tile.expert, n + r, 0, blocks, s.bytes);
       load_groups(p.scales, tile.expert, n + r, 0, groups, s.scales);
       load_groups(p.biases, tile.expert, n + r, 0, groups, s.biases);
-      f32v totals[kRows] = {};
-      multiply<F, kGroups, kRows>(bytes, s.scales, blocks, blocks_per_group, s.x, s.K, totals);
-      for (int64_t g = 0; g < groups; g += kLanes) {
-        const f32v bias = load(s.biases + g);
-        for (int m = 0; m < kRows; ++m) totals[m] += bias * load(s.x_sums + m * s.groups + g);
-      }
-      for (int m = 0; m < kRows; ++m) {
-        float& y = s.y[m * kWeightRows + r] = sum(totals[m]);
-        // inf or NaN: perhaps in one of the two sums only, where scale * q + bias is finite, or the reverse
-        if (y - y != 0) multiply_exactly<F, kGroups>(p, bytes, blocks, blocks_per_group, s, s.x + m * s.K, &y);
-      }
+      int64_t m = 0;
+      for (; m + 4 <= tile.count; m += 4) multiply_rows<F, kGroups, 4>(p, bytes, blocks, s, m, s.y + r);
+      for (; m + 2 <= tile.count; m += 2) multiply_rows<F, kGroups, 2>(p, bytes, blocks, s, m, s.y + r);
+      for (; m < tile.count; ++m) multiply_rows<F, kGroups, 1>(p, bytes, blocks, s, m, s.y + r);
     }
-    for (int m = 0; m < kRows; ++m) {
+    for (int64_t m = 0; m < tile.count; ++m) {
       store_row(p.dtype, s.y + m * kWeightRows, rows, p.out, p.pairs[tile.first + m] * p.N + n);
     }
   }
@@ -223,7 +249,6 @@ template <class F, int kGroups>
 void multiply_many(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,
                    const Scratch& s) {
   const int64_t K = round_up(p.K, F::kWeights), ldy = round_up(kManyRows, kPanel);
-  const int64_t blocks_per_group = kGroups == 1 ? p.group_size / F::kWeights : 1;
   for (int64_t n = n_begin; n < n_end; n += kWeightRows) {
     const int64_t rows = n_end - n < kWeightRows ? n_end - n : kWeightRows;
     for (int64_t k = 0; k < K; k += kWeightColumns) {
@@ -235,7 +260,8 @@ void multiply_many(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t 
         const uint8_t* const bytes = packed_row<F>(p, tile.expert, n + r, k, blocks, s.bytes);
         load_groups(p.scales, tile.expert, n + r, group, groups, s.scales);
         load_groups(p.biases, tile.expert, n + r, group, groups, s.biases);
-        dequantize<F, kGroups>(bytes, s.scales, s.biases, blocks, blocks_per_group, s.weights + r * kWeightColumns);
+        dequantize<F, kGroups>(bytes, s.scales, s.biases, blocks, blocks_per_group<kGroups, F>(p),
+                               s.weights + r * kWeightColumns);
       }
       for (int64_t m = 0; m < tile.count; m += kPanel) {
         const int64_t width = tile.count - m < kPanel ? tile.count - m : kPanel;
@@ -265,12 +291,8 @@ void arrange_rows(const GatherQmvParams& p, const GatherQmvTile& tile, bool few,
   for (int64_t m = 0; m < tile.count; ++m) {
     const int64_t row = p.pairs[tile.first + m] / p.pairs_per_row;
     load_row(p.dtype, p.x, p.x_offsets[row], p.x_stride, p.K, s.row);
-    if (few) {
-      sum_groups(s.row, p, s.groups, s.x_sums + m * s.groups);
-      arrange<F>(s.row, blocks, s.x + m * s.K, 1);
-    } else {
-      arrange<F>(s.row, blocks, s.x + m / kPanel * kPanel * s.K + m % kPanel, kPanel);
-    }
+    float* const to = few ? s.x + m * s.K : s.x + m / kPanel * kPanel * s.K + m % kPanel;
+    arrange<F>(s.row, blocks, to, few ? 1 : kPanel);
   }
   // what gemm.h reads beyond the last column, in whole vectors
   for (int64_t m = tile.count; !few && m % kLanes != 0; ++m) {
@@ -282,30 +304,19 @@ void arrange_rows(const GatherQmvParams& p, const GatherQmvTile& tile, bool few,
 template <class F, int kGroups>
 void multiply_tile(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,
                    const Scratch& s) {
-  static_assert(kFewRows == 4);
-  arrange_rows<F>(p, tile, tile.count <= kFewRows, s);
-  switch (tile.count) {
-    case 1:
-      return multiply_few<F, kGroups, 1>(p, tile, n_begin, n_end, s);
-    case 2:
-      return multiply_few<F, kGroups, 2>(p, tile, n_begin, n_end, s);
-    case 3:
-      return multiply_few<F, kGroups, 3>(p, tile, n_begin, n_end, s);
-    case 4:
-      return multiply_few<F, kGroups, 4>(p, tile, n_begin, n_end, s);
-    default:
-      return multiply_many<F, kGroups>(p, tile, n_begin, n_end, s);
-  }
+  const bool few = tile.count <= kFewRows;
+  arrange_rows<F>(p, tile, few, s);
+  (few ? multiply_few<F, kGroups> : multiply_many<F, kGroups>)(p, tile, n_begin, n_end, s);
 }
 
-// kGroups: how many groups a block of weights spans; 1 where a group is one block or more.
 template <class F, int kGroups = 1>
 void choose_groups(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,
                    const Scratch& s) {
+  if (F::kWeights == p.group_size * kGroups) return multiply_tile<F, kGroups>(p, tile, n_begin, n_end, s);
   if constexpr (F::kWeights / kGroups > 16) {
-    if (F::kWeights / kGroups > p.group_size) return choose_groups<F, kGroups * 2>(p, tile, n_begin, n_end, s);
+    if (F::kWeights > p.group_size) return choose_groups<F, kGroups * 2>(p, tile, n_begin, n_end, s);
   }
-  multiply_tile<F, kGroups>(p, tile, n_begin, n_end, s);
+  multiply_tile<F, 0>(p, tile, n_begin, n_end, s);
 }
 
 // Rows n_begin to n_end - 1 of the weights, for the rows of one tile.

@@ -99,7 +99,7 @@ TMO_INLINE f32v spread(const float* values, std::integer_sequence<int, kLane...>
 }
 template <int kGroups>
 TMO_INLINE f32v spread(const float* values) {
-  if constexpr (kGroups == 1) {
+  if constexpr (kGroups <= 1) {
     return splat(*values);
   } else {
     return spread<kGroups>(values, std::make_integer_sequence<int, kLanes>());

@@ -39,6 +39,6 @@ struct GatherQmvTile {
 
 // A tile of up to kFewRows rows is multiplied as the weights are unpacked; a larger one, of up to kManyRows, goes
 // through dequantised blocks of kWeightRows x kWeightColumns.
-constexpr int64_t kFewRows = 4, kManyRows = 64, kWeightRows = 48, kWeightColumns = 256;
+constexpr int64_t kFewRows = 8, kManyRows = 64, kWeightRows = 48, kWeightColumns = 256;
 
 }  // namespace tmo::cpu
