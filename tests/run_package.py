@@ -9,15 +9,21 @@ import sys
 
 import torch
 
-package, calls, results = sys.argv[1:4]
-if "--without-import" not in sys.argv:
-    import torch_metal_ops  # noqa: F401, brings the symbols that the package calls
 
-run = torch._inductor.aoti_load_package(package)
-done = []
-for arguments in torch.load(calls):
-    try:
-        done.append((run(*arguments), arguments))
-    except RuntimeError as error:
-        done.append(str(error))
-torch.save(done, results)
+def main() -> None:
+    package, calls, results = sys.argv[1:4]
+    if "--without-import" not in sys.argv:
+        import torch_metal_ops  # noqa: F401, brings the symbols that the package calls
+
+    run = torch._inductor.aoti_load_package(package)
+    done = []
+    for arguments in torch.load(calls):
+        try:
+            done.append((run(*arguments), arguments))
+        except RuntimeError as error:
+            done.append(str(error))
+    torch.save(done, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ OPS = re.findall(r'"metal::(\w+)\(', (ROOT / "csrc/library.cpp").read_text())
 FILES = [
     "csrc/ops/{op}.h",
     "csrc/cpu/{op}.cpp",
-    "csrc/cpu/kernels/{op}.h",
+    "csrc/cpu/kernels/{op}_params.h",
     "csrc/meta/{op}.cpp",
     "csrc/shim/{op}.cpp",
     "torch_metal_ops/ops/{op}.py",

@@ -15,7 +15,10 @@
 #include "../dispatch.h"
 
 #if defined(__x86_64__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12's own intrinsics, once they are inlined
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #endif
 
 #define TMO_PRAGMA(text) _Pragma(#text)
