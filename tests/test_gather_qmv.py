@@ -75,50 +75,52 @@ def test_error_index_dtype():
 
 
 def test_error_x_scalar():
-    expect_error(ValueError, _call(x=torch.tensor(1.0)), """""")
+    expect_error(ValueError, _call(x=torch.tensor(1.0)), """gather_qmv: x must be [..., K], got shape []. Add a dimension.""")
 
 
 def test_error_w_dims():
-    expect_error(ValueError, _call(w=torch.ones(5, 32, dtype=torch.uint8)), """""")
+    expect_error(ValueError, _call(w=torch.ones(5, 32, dtype=torch.uint8)), """gather_qmv: w must be [E, N, K*bits/8], got shape [5, 32]. For one matrix use w.unsqueeze(0), one expert.""")
 
 
 def test_error_group_size():
-    expect_error(ValueError, _call(group_size=48), """""")
+    expect_error(ValueError, _call(group_size=48), """gather_qmv: group_size must be one of 16, 32, 64, 128, 256, got 48. Requantise with torch_metal_ops.quantize_affine(weight, group_size=...).""")
 
 
 def test_error_K_is_no_multiple_of_group_size():
-    expect_error(ValueError, _call(x=torch.randn(3, 48), w=torch.ones(4, 5, 24, dtype=torch.uint8)), """""")
+    expect_error(ValueError, _call(x=torch.randn(3, 48), w=torch.ones(4, 5, 24, dtype=torch.uint8)), """gather_qmv: K must be a multiple of group_size, got K=48 and group_size=32. Requantise with a smaller group_size.""")
 
 
 def test_error_bits():
-    expect_error(ValueError, _call(w=torch.ones(4, 5, 56, dtype=torch.uint8)), """""")
+    expect_error(ValueError, _call(w=torch.ones(4, 5, 56, dtype=torch.uint8)), """gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got 56 for K=64. Pack weights with torch_metal_ops.quantize_affine().""")
 
 
 def test_error_bits_when_there_are_no_inputs():
-    expect_error(ValueError, _call(x=torch.ones(3, 0)), """""")
+    expect_error(ValueError, _call(x=torch.ones(3, 0)), """gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got 32 for K=0. Pack weights with torch_metal_ops.quantize_affine().""")
 
 
 def test_error_scales_shape():
-    expect_error(ValueError, _call(scales=torch.ones(4, 5, 3)), """""")
+    expect_error(ValueError, _call(scales=torch.ones(4, 5, 3)), """gather_qmv: scales must be [E, N, K/group_size] = [4, 5, 2], got shape [4, 5, 3]. Requantise with torch_metal_ops.quantize_affine().""")
 
 
 def test_error_biases_shape():
-    expect_error(ValueError, _call(biases=torch.ones(4, 1, 2)), """""")
+    expect_error(ValueError, _call(biases=torch.ones(4, 1, 2)), """gather_qmv: biases must be [E, N, K/group_size] = [4, 5, 2], got shape [4, 1, 2]. Requantise with torch_metal_ops.quantize_affine().""")
 
 
 def test_error_index_shape():
-    expect_error(ValueError, _call(expert_indices=torch.zeros(4, dtype=torch.int64)), """""")
+    expect_error(ValueError, _call(expert_indices=torch.zeros(4, dtype=torch.int64)), """gather_qmv: expert_indices must be x.shape[:-1] or x.shape[:-1] + (top_k,), got shape [4] for x of shape [3, 64]. Give each row of x one expert, or top_k experts.""")
 
 
 def test_error_index_dims():
-    expect_error(ValueError, _call(expert_indices=torch.zeros(3, 1, 1, dtype=torch.int64)), """""")
+    expect_error(ValueError, _call(expert_indices=torch.zeros(3, 1, 1, dtype=torch.int64)), """gather_qmv: expert_indices must be x.shape[:-1] or x.shape[:-1] + (top_k,), got shape [3, 1, 1] for x of shape [3, 64]. Give each row of x one expert, or top_k experts.""")
 
 
 def test_error_device():
     call = _call()
     with pytest.raises(ValueError) as caught:
         OP(call.args[0], call.args[1].to("meta"), *call.args[2:])
-    assert str(caught.value).splitlines()[0] == ""
+    assert str(caught.value).splitlines()[0] == (
+        "gather_qmv: w must be on the device of x, got meta and cpu. Move it with .to() first."
+    )
 
 
 @pytest.mark.parametrize("value", [-2, 4, 2**40])
@@ -142,6 +144,7 @@ def test_error_there_are_no_experts():
 
 
 formats = st.tuples(st.sampled_from([2, 3, 4, 5, 6, 8]), st.sampled_from([16, 32, 64, 128, 256]))
+# With check(): N from 16 on, so that the largest error of plain torch is no accident.
 few = settings(derandomize=True, max_examples=25, deadline=None)
 
 
@@ -174,7 +177,7 @@ def test_linear_in_x(format, rows, N, groups, factor):
 
 
 @few
-@given(formats, st.integers(1, 40), st.integers(1, 9), st.integers(1, 3))
+@given(formats, st.integers(1, 40), st.integers(16, 60), st.integers(1, 3))
 def test_one_expert_is_a_dense_layer(format, rows, N, groups):
     w, scales, biases = _quantized(1, N, groups, *format)
     x = torch.randn(rows, groups * format[1])
@@ -184,7 +187,7 @@ def test_one_expert_is_a_dense_layer(format, rows, N, groups):
 
 
 @few
-@given(formats, st.integers(5, 40), st.integers(1, 60), st.integers(1, 3))
+@given(formats, st.integers(9, 40), st.integers(16, 60), st.integers(1, 3))
 def test_a_row_alone_is_the_row_among_many(format, rows, N, groups):
     """Few and many rows of an expert take different paths (MLX 3912)."""
     weights = _quantized(1, N, groups, *format)
