@@ -58,7 +58,7 @@ setup(
             "torch_metal_ops._C",
             sources(),
             include_dirs=[pybind11.get_include()],
-            extra_compile_args=["-O3", "-std=c++20", "-fvisibility=hidden", *WARNINGS, *openmp()],
+            extra_compile_args=["-O3", "-g0", "-std=c++20", "-fvisibility=hidden", *WARNINGS, *openmp()],
             extra_link_args=link_args(),
         )
     ],

@@ -155,7 +155,7 @@ def test_bad_input_gives_the_sentence(ops: tuple[nn.Module, Path], tmp_path: Pat
         "sdpa: query and key must have one dtype, got Half and Float. Convert one with .to() first.": {
             "q": torch.randn(3, 4, 5, 16).half()
         },
-        "gather_qmv: expert_indices must be from -1 to E-1 = 2, got 3. Use -1 for no expert.": {
+        "gather_qmv: expert_indices must be from 0 to E-1 = 2, or -1, got 3. Use -1 where a row has no expert.": {
             "expert": torch.full((6, 2), 3)
         },
         "gated_delta_rule: state must be [B, Hv, Dv, Dk] = [3, 4, 8, 8], got shape [3, 4, 8, 7]. Reshape it, or check "

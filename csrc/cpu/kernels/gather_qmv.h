@@ -1,7 +1,8 @@
 // Rows of x times the quantised matrix of their expert: y[p, n] = sum_k (scale * q + bias) x[p, k].
 //
 // Few rows: the packed weights are read once, as a stream, and never stored dequantised. A group contributes
-// scale * sum(q x) + bias * sum(x), lane by lane, where sum(x) is the same for all n.
+// scale * sum(q' x) + bias' * sum(x), lane by lane, where sum(x) is the same for all n. q' is q less the middle of its
+// range, which bias' makes up for: with q itself the two terms are large and nearly cancel, and so lose digits.
 // Many rows: blocks of dequantised weights times panels of x in transposed order, by gemm.h; the weights stand on the
 // left, so that they are used in the order in which they lie.
 // Both visit k in the order of gather_qmv_format.h, in which x is arranged once a tile.
@@ -130,7 +131,7 @@ void dequantize(const uint8_t* bytes, const float* scales, const float* biases, 
     scales += kGroups == 0 ? 1 : kGroups, biases += kGroups == 0 ? 1 : kGroups;
     for (const int64_t end = b + blocks_per_group; b < end; ++b) {
       f32v q[F::kSteps];
-      F::unpack(bytes, q);
+      F::template unpack<0>(bytes, q);
 #pragma GCC unroll 16
       for (int step = 0; step < F::kSteps; ++step) {
         store(to + step * kLanes, q[step] * scale + bias * F::factors(step));
@@ -151,7 +152,7 @@ TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, const float*
     f32v sums[kRows][kSums] = {};
     for (const int64_t end = b + blocks_per_group; b < end; ++b) {
       f32v q[F::kSteps];
-      F::unpack(bytes, q);
+      F::template unpack<F::kMiddle>(bytes, q);
 #pragma GCC unroll 16
       for (int step = 0; step < F::kSteps; ++step) {
 #pragma GCC unroll 4
@@ -159,7 +160,7 @@ TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, const float*
       }
       bytes += F::kBytes, x += F::kWeights;
     }
-    const f32v scale = spread<kGroups>(scales), bias = spread<kGroups>(biases);
+    const f32v scale = spread<kGroups>(scales), bias = spread<kGroups>(biases) + scale * float(F::kMiddle);
     scales += kGroups == 0 ? 1 : kGroups, biases += kGroups == 0 ? 1 : kGroups;
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {

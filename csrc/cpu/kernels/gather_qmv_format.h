@@ -4,8 +4,9 @@
 // multiplied with has been multiplied by 2^-shift beforehand (an idea of MLX's quantized.h). Weights come in blocks of a
 // few vectors, in the order that is cheapest, and the vectors that they meet have been brought into the same order.
 //
-// A format has: kWeights, kBytes of a block; kSteps, its vectors; source(step, lane), which weight of the block that
-// lane holds; shift(step, lane), and factors(step) = 2^shift as a vector; unpack(bytes, q), which may read kSlack bytes beyond the block.
+// A format has: kMiddle, the middle of the range of q; kWeights, kBytes of a block; kSteps, its vectors; source(step, lane), which weight of the block that
+// lane holds; shift(step, lane), and factors(step) = 2^shift as a vector; unpack<kFrom>(bytes, q), the weights less
+// kFrom, which may read kSlack bytes beyond the block.
 #pragma once
 
 #include "simd.h"
@@ -17,18 +18,20 @@ TMO_INLINE f32v to_float(u32v integers) { return __builtin_convertvector(bits_as
 // 2, 4 and 8 bits: each lane has a word of 32 / kBits consecutive weights; step i takes weight i of every word.
 template <int kBits>
 struct WordFormat {
+  static constexpr uint32_t kMiddle = 1u << (kBits - 1);
   static constexpr int kSteps = 32 / kBits, kWeights = kLanes * kSteps, kBytes = kLanes * 4, kSlack = 0;
 
   static constexpr int source(int step, int lane) { return lane * kSteps + step; }
   static constexpr int shift(int step, int) { return step % (kSteps / 2) * kBits; }
   static TMO_INLINE f32v factors(int step) { return splat(float(1 << shift(step, 0))); }
 
+  template <uint32_t kFrom>
   static TMO_INLINE void unpack(const uint8_t* bytes, f32v (&q)[kSteps]) {
     const u32v low = load_raw<u32v>(bytes), high = low >> 16;
 #pragma GCC unroll 16
     for (int i = 0; i < kSteps; ++i) {
       const uint32_t mask = ((1u << kBits) - 1) << shift(i, 0);
-      q[i] = to_float((i < kSteps / 2 ? low : high) & mask);
+      q[i] = to_float(((i < kSteps / 2 ? low : high) & mask) - (kFrom << shift(i, 0)));
     }
   }
 };
@@ -37,6 +40,7 @@ struct WordFormat {
 // byte.
 template <int kBits>
 struct StreamFormat {
+  static constexpr uint32_t kMiddle = 1u << (kBits - 1);
   static constexpr int kWeights = 16, kSteps = kWeights / kLanes, kBytes = 2 * kBits, kSlack = 2;
 
   static constexpr int source(int step, int lane) { return step * kLanes + lane; }
@@ -55,20 +59,22 @@ struct StreamFormat {
     return load_raw<uint32_t>(bytes + weight / 4 * 4 * kBits / 8);
   }
 
-  template <int kStep, int... kLane>
+  template <uint32_t kFrom, int kStep, int... kLane>
   static TMO_INLINE f32v unpack_step(const uint8_t* bytes, std::integer_sequence<int, kLane...>) {
     const u32v words{four(bytes, source(kStep, kLane))...};
     const u32v masks{(((1u << kBits) - 1) << shift(kStep, kLane))...};
-    return to_float(words & masks);
+    const u32v from{(kFrom << shift(kStep, kLane))...};
+    return to_float((words & masks) - from);
   }
 
-  template <int... kStep>
+  template <uint32_t kFrom, int... kStep>
   static TMO_INLINE void unpack_steps(const uint8_t* bytes, f32v (&q)[kSteps], std::integer_sequence<int, kStep...>) {
-    ((q[kStep] = unpack_step<kStep>(bytes, std::make_integer_sequence<int, kLanes>())), ...);
+    ((q[kStep] = unpack_step<kFrom, kStep>(bytes, std::make_integer_sequence<int, kLanes>())), ...);
   }
 
+  template <uint32_t kFrom>
   static TMO_INLINE void unpack(const uint8_t* bytes, f32v (&q)[kSteps]) {
-    unpack_steps(bytes, q, std::make_integer_sequence<int, kSteps>());
+    unpack_steps<kFrom>(bytes, q, std::make_integer_sequence<int, kSteps>());
   }
 };
 
