@@ -1,0 +1,1 @@
+"""Metal on Linux, for the tests: `simulator.msl` runs the shading language on the CPU."""

@@ -1,0 +1,180 @@
+"""One dispatch: arguments to memory, memory to the runtime, and what the runtime found to `Run`."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from simulator.msl import abi
+from simulator.msl.abi import Argument, Fault
+from simulator.msl.memory import InPlace
+
+if TYPE_CHECKING:
+    from simulator.msl.library import Kernel
+
+__all__ = ["Argument", "Buffer", "Cost", "Finding", "Run", "Traffic", "launch"]
+
+Buffer = torch.Tensor | bytes
+
+THREADGROUP_LIMIT = 32768
+STACK_BYTES = 256 * 1024
+ARENA_BYTES = 4 * 1024 * 1024
+FINDING_CAPACITY = 64
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault, with the first thread that committed it."""
+
+    fault: Fault
+    kernel: str
+    file: str
+    line: int
+    thread: tuple[int, int, int]  # position in the grid
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.fault.value} in {self.kernel}, thread {self.thread}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of one buffer, or of threadgroup memory. An access moves at most 16 bytes, as a vector load does."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    distinct_read_bytes: int = 0
+    writes: int = 0
+    written_bytes: int = 0
+    distinct_written_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a dispatch did, counted. Memory is counted in check mode only."""
+
+    threads: int
+    simd_operations: int  # a simdgroup's, not a lane's
+    matrix_operations: int  # products of two 8x8 matrices
+    threadgroup_barriers: int
+    simdgroup_barriers: int
+    atomics: int
+    buffers: dict[int, Traffic] = field(default_factory=dict)
+    threadgroup: Traffic = field(default_factory=Traffic)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Empty `findings`: nothing wrong was seen. Without check mode only divergence is looked for."""
+
+    findings: tuple[Finding, ...]
+    cost: Cost
+
+
+_running = threading.Lock()  # a compiled kernel keeps the state of its dispatch in variables
+
+
+@functools.cache
+def _workspace() -> tuple[int, int]:
+    """The addresses of the fibers' stacks and of threadgroup memory; pages that nobody touches cost nothing."""
+    blocks = [mmap.mmap(-1, size) for size in (STACK_BYTES * abi.MAX_THREADS, ARENA_BYTES)]
+    _workspace_blocks.extend(blocks)
+    return tuple(ctypes.addressof(ctypes.c_char.from_buffer(block)) for block in blocks)  # type: ignore[return-value]
+
+
+_workspace_blocks: list[mmap.mmap] = []
+
+
+def launch(
+    kernel: Kernel,
+    code: ctypes.CDLL,
+    arguments: dict[int, Buffer],
+    grid: Sequence[int],
+    group: Sequence[int],
+    threadgroup_memory: Mapping[int, int],
+    uninitialised: Sequence[int],
+    seed: int,
+) -> Run:
+    _require_legal(kernel, arguments, grid, group, threadgroup_memory)
+    with _running:
+        memory = InPlace(arguments, uninitialised, ARENA_BYTES)
+        findings = (abi.RawFinding * FINDING_CAPACITY)()
+        dispatch = abi.Dispatch(
+            grid=(abi.u32 * 3)(*grid),
+            group=(abi.u32 * 3)(*group),
+            seed=seed,
+            threadgroup_limit=THREADGROUP_LIMIT,
+            stack_bytes=STACK_BYTES,
+            arena_bytes=ARENA_BYTES,
+            findings=findings,
+            finding_capacity=FINDING_CAPACITY,
+        )
+        dispatch.stacks, dispatch.arena = _workspace()
+        for index, size in threadgroup_memory.items():
+            dispatch.dynamic_bytes[index] = size
+        memory.bind(dispatch)
+        code.msl_run(ctypes.byref(dispatch))
+        memory.finish()
+        found = tuple(_finding(kernel, raw, memory.describe(raw)) for raw in list(findings)[: dispatch.finding_count])
+        return Run(found, _cost(dispatch.counts, memory))
+
+
+def _require_legal(
+    kernel: Kernel,
+    arguments: Mapping[int, Buffer],
+    grid: Sequence[int],
+    group: Sequence[int],
+    threadgroup_memory: Mapping[int, int],
+) -> None:
+    """What Metal's own validation would stop."""
+
+    def require(holds: bool, rule: str, value: object) -> None:
+        if not holds:
+            raise ValueError(f"{kernel.name}: {rule}, got {value}")
+
+    require(len(grid) == 3 and min(grid) > 0, "the grid must have three dimensions of at least 1", tuple(grid))
+    require(len(group) == 3 and min(group) > 0, "a threadgroup must have three dimensions of at least 1", tuple(group))
+    require(prod(group) <= abi.MAX_THREADS, f"a threadgroup has at most {abi.MAX_THREADS} threads", tuple(group))
+    declared = {abi.BUFFER: "buffer", abi.THREADGROUP: "threadgroup"}
+    for argument in kernel.arguments:
+        given = {abi.BUFFER: arguments, abi.THREADGROUP: threadgroup_memory}.get(argument.kind)
+        if given is not None and not argument.optional:
+            index = argument.index
+            require(index in given, f"{declared[argument.kind]} {index} must be bound", f"{sorted(given)}")
+    for index, value in arguments.items():
+        require(0 <= index < abi.MAX_BUFFERS, "buffer indices are 0 to 30", index)
+        if isinstance(value, torch.Tensor):
+            require(value.device.type == "cpu", f"buffer {index} must be on the cpu", value.device)
+            require(not value.is_conj() and not value.is_neg(), f"buffer {index} must be plain memory", "a lazy view")
+
+
+def _finding(kernel: Kernel, raw: abi.RawFinding, where: str) -> Finding:
+    file, line = (raw.file or b"").decode(), raw.line
+    text = " ".join(part for part in (raw.text.decode(), where) if part)
+    return Finding(abi.FAULTS[raw.fault], kernel.name, file, line, tuple(raw.thread), text)
+
+
+def _cost(counts: abi.Counts, memory: InPlace) -> Cost:
+    return Cost(
+        threads=counts.threads,
+        simd_operations=counts.simd_operations,
+        matrix_operations=counts.matrix_operations,
+        threadgroup_barriers=counts.threadgroup_barriers,
+        simdgroup_barriers=counts.simdgroup_barriers,
+        atomics=counts.atomics,
+        buffers={index: Traffic(**values) for index, values in memory.traffic().items()},
+        threadgroup=Traffic(
+            reads=counts.threadgroup_reads,
+            read_bytes=counts.threadgroup_read_bytes,
+            writes=counts.threadgroup_writes,
+            written_bytes=counts.threadgroup_written_bytes,
+        ),
+    )
