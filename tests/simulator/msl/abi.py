@@ -40,6 +40,7 @@ class Argument(ctypes.Structure):
 class RawFinding(ctypes.Structure):
     _fields_ = [
         ("fault", u32),
+        ("legal", u32),
         ("line", u32),
         ("file", ctypes.c_char_p),
         ("address", u64),

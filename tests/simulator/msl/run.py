@@ -15,7 +15,8 @@ import torch
 
 from simulator.msl import abi
 from simulator.msl.abi import Argument, Fault
-from simulator.msl.memory import InPlace
+from simulator.msl.lines import source_line
+from simulator.msl.memory import Guarded, InPlace
 
 if TYPE_CHECKING:
     from simulator.msl.library import Kernel
@@ -73,9 +74,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Run:
-    """Empty `findings`: nothing wrong was seen. Without check mode only divergence is looked for."""
+    """Empty `findings`: nothing wrong was seen. Without check mode only divergence is looked for.
+
+    `warnings` are what Metal allows but is seldom meant: a simd function without all lanes of its simdgroup.
+    """
 
     findings: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
     cost: Cost
 
 
@@ -105,7 +110,7 @@ def launch(
 ) -> Run:
     _require_legal(kernel, arguments, grid, group, threadgroup_memory)
     with _running:
-        memory = InPlace(arguments, uninitialised, ARENA_BYTES)
+        memory = (Guarded if kernel.check else InPlace)(arguments, uninitialised, ARENA_BYTES)
         findings = (abi.RawFinding * FINDING_CAPACITY)()
         dispatch = abi.Dispatch(
             grid=(abi.u32 * 3)(*grid),
@@ -123,8 +128,12 @@ def launch(
         memory.bind(dispatch)
         code.msl_run(ctypes.byref(dispatch))
         memory.finish()
-        found = tuple(_finding(kernel, raw, memory.describe(raw)) for raw in list(findings)[: dispatch.finding_count])
-        return Run(found, _cost(dispatch.counts, memory))
+        found = [(raw.legal, _finding(kernel, raw, memory.describe(raw))) for raw in findings[: dispatch.finding_count]]
+        return Run(
+            tuple(finding for legal, finding in found if not legal),
+            tuple(finding for legal, finding in found if legal),
+            _cost(dispatch.counts, memory),
+        )
 
 
 def _require_legal(
@@ -158,6 +167,8 @@ def _require_legal(
 
 def _finding(kernel: Kernel, raw: abi.RawFinding, where: str) -> Finding:
     file, line = (raw.file or b"").decode(), raw.line
+    if raw.address:
+        file, line = source_line(kernel.path, raw.address)
     text = " ".join(part for part in (raw.text.decode(), where) if part)
     return Finding(abi.FAULTS[raw.fault], kernel.name, file, line, tuple(raw.thread), text)
 

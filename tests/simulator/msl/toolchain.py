@@ -28,9 +28,7 @@ LANGUAGE = [
     "-fno-rtti",
     "-fno-math-errno",
     "-ffp-contract=on",
-    # Metal has no double: an unsuffixed literal is a float, and half and bfloat are rounded after every operation.
-    "-Xclang",
-    "-cl-single-precision-constant",
+    # A half is rounded after every operation.
     "-Xclang",
     "-ffloat16-excess-precision=none",
     "-Wno-everything",
@@ -73,7 +71,7 @@ class Toolchain:
         """`source` with its includes and macros expanded and with line markers; `name` is the file it comes from."""
         folders = [*([Path(name).parent] if name else []), INCLUDE, *include_dirs]
         marked = f'#include <metal_stdlib>\n# 1 "{name or "source.metal"}"\n{source}'
-        flags = [*LANGUAGE, *(f"-I{folder}" for folder in folders)]
+        flags = [*LANGUAGE, "-DMSL_MACROS_ONLY=1", *(f"-I{folder}" for folder in folders)]
         return self._run([*self.compiler, *flags, "-E", "-x", "c++", "-"], marked)
 
     def compile(self, source: Path, target: Path, header: Path, check: bool) -> None:

@@ -1,7 +1,8 @@
 """From preprocessed Metal source to C++ that means the same when all memory is one address space.
 
-Only four things differ between the two languages, and only they are rewritten, so that line numbers stay:
+Only five things differ between the two languages, and only they are rewritten, so that line numbers stay:
 
+- a floating literal without a suffix is a float;
 - `[[attributes]]` are recorded and removed;
 - `device`, `thread` and `threadgroup` vanish and `constant` becomes `const`. Overloads and specialisations that then
   are the same are kept once;
@@ -21,6 +22,11 @@ SPACES = {"device", "constant", "thread", "threadgroup"}
 CLASS_KEYS = {"struct", "class", "union"}
 ACCESS = {"public", "private", "protected"}
 NOT_A_NAME = {"decltype", "alignas", "noexcept", "requires", "__attribute__", "sizeof", "static_assert"}
+
+
+DOUBLE = re.compile(
+    r"(0[xX][0-9a-fA-F.']+[pP][+-]?\d+|[\d']+\.[\d']*([eE][+-]?\d+)?|\.\d[\d']*([eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+)"
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class _Translator:
                 token.text = "const" if token.text == "constant" else ""
             elif token.text == "kernel":
                 token.text = "static"
+            elif token.kind == "number" and DOUBLE.fullmatch(token.text):
+                token.text += "f"
         self.module.text = "".join(t.text for t in self.tokens)
         return self.module
 

@@ -58,6 +58,7 @@ struct Group {
   u32 threads, simdgroups;
   u32 serial;      // groups are numbered in order of execution, from 1
   u32 ordered[2];  // as in Simdgroup, for threadgroup_barrier
+  void* buffers[kMaxBuffers];
   void* dynamic[kMaxBuffers];
 };
 
@@ -105,7 +106,8 @@ enum class Fault : u32 {
 
 struct Finding {
   Fault fault;
-  u32 line;  // 0: only `address` says where
+  u32 legal;  // Metal allows it, but it is seldom meant
+  u32 line;   // 0: only `address` says where
   const char* file;
   u64 address;       // of the instruction, relative to the library
   u32 thread[3];     // position in the grid
@@ -164,7 +166,8 @@ void msl_wait(msl::Collective, msl::Wait, msl::u32 memory, const char* function,
 void* msl_threadgroup_variable(const void* key, msl::u64 bytes);
 void msl_inactive_lane(const char* function, const char* file, msl::u32 line);
 msl::u64 msl_atomic_load(const volatile void*, msl::u32 bytes, const char* file, msl::u32 line);
-void msl_atomic_store(volatile void*, msl::u64 bits, msl::u32 bytes, const char* file, msl::u32 line);
+// `alone`: not the second half of a read-modify-write.
+void msl_atomic_store(volatile void*, msl::u64 bits, msl::u32 bytes, bool alone, const char* file, msl::u32 line);
 
 // Supplied by the compiled kernel.
 void msl_kernel();

@@ -25,7 +25,9 @@ msl::u64 msl_atomic_load(const volatile void* address, msl::u32 bytes, const cha
   }
 }
 
-void msl_atomic_store(volatile void* address, msl::u64 bits, msl::u32 bytes, const char* file, msl::u32 line) {
+void msl_atomic_store(volatile void* address, msl::u64 bits, msl::u32 bytes, bool alone, const char* file,
+                      msl::u32 line) {
+  msl_dispatch->counts.atomics += alone;
   msl::check_atomic(address, bytes, true, file, line);
   switch (bytes) {
     case 1:

@@ -12,7 +12,8 @@ inline void append(char (&text)[96], const char* words) {
 }
 
 inline bool same_place(const Finding& a, const Finding& b) {
-  return a.fault == b.fault && a.file == b.file && a.line == b.line && a.address == b.address && a.region == b.region;
+  return a.fault == b.fault && a.file == b.file && a.line == b.line && a.address == b.address && a.region == b.region &&
+         a.legal == b.legal;
 }
 
 // One finding a place: the first thread to fail stands for the others. Returns null when the place is known.
@@ -27,9 +28,10 @@ inline Finding* report(const Finding& finding, const Lane& lane) {
   return &kept;
 }
 
-inline Finding* report(Fault fault, const Site& site, const Lane& lane) {
+inline Finding* report(Fault fault, const Site& site, const Lane& lane, bool legal = false) {
   Finding finding{};
   finding.fault = fault;
+  finding.legal = legal;
   finding.file = site.file;
   finding.line = site.line;
   Finding* kept = report(finding, lane);

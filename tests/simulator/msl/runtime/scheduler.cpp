@@ -74,7 +74,8 @@ void report_divergence(Simdgroup& s, const Lane& chosen, u32 active) {
   u32 elsewhere = s.live & ~active;
   u32 absent = all_lanes(s.size) & ~active;
   const Lane& other = s.lanes[lowest(elsewhere ? elsewhere : absent)];
-  Finding* kept = report(fault, chosen.site, other);
+  // Simd functions work on the lanes that are there; a barrier or a matrix needs all.
+  Finding* kept = report(fault, chosen.site, other, chosen.wait == Wait::simd);
   if (elsewhere)
     append_site(kept, " without the lanes at ", other);
   else if (kept)
@@ -126,6 +127,7 @@ void yield(Lane& lane) {
 
 void run_lane() {
   msl_kernel();
+  settle();
   Lane& lane = *msl_lane;
   Simdgroup& s = *lane.simdgroup;
   s.live &= ~(1u << lane.index);
@@ -234,6 +236,12 @@ void run_group(u32 number) {
 }
 
 }  // namespace
+
+void abandon() {
+  msl_dispatch->stopped = 1;
+  msl_switch(&msl_lane->stack_pointer, scheduler);
+}
+
 }  // namespace msl
 
 extern "C" {
@@ -241,6 +249,7 @@ extern "C" {
 void msl_wait(msl::Collective collective, msl::Wait wait, msl::u32 memory, const char* function, const char* file,
               msl::u32 line) {
   using namespace msl;
+  settle();
   Lane& lane = *msl_lane;
   Simdgroup& s = *lane.simdgroup;
   lane.collective = collective;
@@ -281,6 +290,7 @@ __attribute__((visibility("default"))) void msl_run(msl::Dispatch* dispatch) {
   Group& g = msl_group;
   g.serial = 0;
   random_state = dispatch->seed * 0x9E3779B97F4A7C15ul | 1;
+  for (u32 i = 0; i < kMaxBuffers; i++) g.buffers[i] = dispatch->buffers[i];
   u32 total = 1;
   for (int i = 0; i < 3; i++) {
     g.grid[i] = dispatch->grid[i];

@@ -40,8 +40,8 @@ MSL_FUNCTION T load(const volatile metal::atomic<T>* object, const char* file, u
   return __builtin_bit_cast(T, bits);
 }
 template <class T>
-MSL_FUNCTION void store(volatile metal::atomic<T>* object, T value, const char* file, u32 line) {
-  msl_atomic_store(object, __builtin_bit_cast(bits_t<sizeof(T)>, value), sizeof(T), file, line);
+MSL_FUNCTION void store(volatile metal::atomic<T>* object, T value, bool alone, const char* file, u32 line) {
+  msl_atomic_store(object, __builtin_bit_cast(bits_t<sizeof(T)>, value), sizeof(T), alone, file, line);
 }
 template <class T>
 using operand = typename metal::type_identity<T>::type;  // converts, is not deduced
@@ -55,12 +55,12 @@ MSL_FUNCTION T atomic_load_explicit(const volatile atomic<T>* object, memory_ord
 }
 template <class T>
 MSL_FUNCTION void atomic_store_explicit(volatile atomic<T>* object, msl::operand<T> value, memory_order, MSL_PLACE) {
-  msl::store(object, value, file_, line_);
+  msl::store(object, value, true, file_, line_);
 }
 template <class T>
 MSL_FUNCTION T atomic_exchange_explicit(volatile atomic<T>* object, msl::operand<T> value, memory_order, MSL_PLACE) {
   T old = msl::load(object, file_, line_);
-  msl::store(object, value, file_, line_);
+  msl::store(object, value, false, file_, line_);
   return old;
 }
 // Weak here too fails only when the values differ. Bits are compared: -0.0 and 0.0 differ, a NaN equals itself.
@@ -72,7 +72,7 @@ MSL_FUNCTION bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* obje
   T old = msl::load(object, file_, line_);
   bool equal = __builtin_bit_cast(Bits, old) == __builtin_bit_cast(Bits, *expected);
   if (equal)
-    msl::store(object, desired, file_, line_);
+    msl::store(object, desired, false, file_, line_);
   else
     *expected = old;
   return equal;
@@ -83,7 +83,7 @@ MSL_FUNCTION bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* obje
   MSL_FUNCTION T atomic_fetch_##name##_explicit(volatile atomic<T>* object, msl::operand<T> value, memory_order, \
                                                 MSL_PLACE) {                                                     \
     T old = msl::load(object, file_, line_);                                                                     \
-    msl::store(object, T(__VA_ARGS__), file_, line_);                                                            \
+    msl::store(object, T(__VA_ARGS__), false, file_, line_);                                                     \
     return old;                                                                                                  \
   }
 MSL_FETCH(add, old + value)

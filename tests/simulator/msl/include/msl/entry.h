@@ -54,7 +54,7 @@ inline Position position(Parameter kind) {
 }
 
 inline void* address(Argument argument) {
-  void** table = argument.kind == Parameter::threadgroup ? msl_group.dynamic : msl_dispatch->buffers;
+  void** table = argument.kind == Parameter::threadgroup ? msl_group.dynamic : msl_group.buffers;
   return table[argument.index];
 }
 

@@ -64,7 +64,6 @@ struct swizzle {
   using element_type = T;                                                     \
   static constexpr int size = N;                                              \
   vec() = default;                                                            \
-  vec(const vec&) = default;                                                  \
   MSL_FUNCTION vec& operator=(const vec& v) {                                 \
     for (int i = 0; i < N; i++) data[i] = v.data[i];                          \
     return *this;                                                             \
@@ -93,6 +92,8 @@ struct alignas(2 * sizeof(T)) vec<T, 2> {
     MSL_EACH_2(MSL_SWIZZLE_1, 2)
   };
   MSL_VECTOR_MEMBERS(2)
+  // Written out, so that check mode sees a misaligned source, which a copy of bytes would hide.
+  MSL_FUNCTION constexpr vec(const vec& v) : x(v.x), y(v.y) {}
   MSL_FUNCTION constexpr vec(T s) : x(s), y(s) {}
   MSL_FUNCTION constexpr vec(T a, T b) : x(a), y(b) {}
 };
@@ -111,6 +112,7 @@ struct alignas(4 * sizeof(T)) vec<T, 3> {
     MSL_EACH_3(MSL_SWIZZLE_1, 3)
   };
   MSL_VECTOR_MEMBERS(3)
+  MSL_FUNCTION constexpr vec(const vec& v) : x(v.x), y(v.y), z(v.z) {}
   MSL_FUNCTION constexpr vec(T s) : x(s), y(s), z(s) {}
   MSL_FUNCTION constexpr vec(T a, T b, T c) : x(a), y(b), z(c) {}
   MSL_FUNCTION vec(vec<T, 2> a, T b) : x(a.x), y(a.y), z(b) {}
@@ -131,6 +133,7 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
     MSL_EACH_4(MSL_SWIZZLE_1, 4)
   };
   MSL_VECTOR_MEMBERS(4)
+  MSL_FUNCTION constexpr vec(const vec& v) : x(v.x), y(v.y), z(v.z), w(v.w) {}
   MSL_FUNCTION constexpr vec(T s) : x(s), y(s), z(s), w(s) {}
   MSL_FUNCTION constexpr vec(T a, T b, T c, T d) : x(a), y(b), z(c), w(d) {}
   MSL_FUNCTION vec(vec<T, 2> a, vec<T, 2> b) : x(a.x), y(a.y), z(b.x), w(b.y) {}
