@@ -142,6 +142,13 @@ def test_address_spaces_of_one_overload_set():
           float sum() const device { return a + 1; }
           float sum() const threadgroup { return a + 1; }
         };
+        struct Box {
+          float value;
+          Box(float v) thread : value(v) {}
+          Box(float v) threadgroup : value(v) {}
+          Box(float v) constant : value(v) {}
+        };
+        constant Box box = 0.5;
         template <typename P> struct is_pointer_to_float { static constexpr constant bool value = false; };
         template <> struct is_pointer_to_float<device float*> { static constexpr constant bool value = true; };
         template <> struct is_pointer_to_float<threadgroup float*> { static constexpr constant bool value = true; };
@@ -151,14 +158,14 @@ def test_address_spaces_of_one_overload_set():
           thread float own[2] = {3, 4};
           group[0] = own[1];
           device Pair* pair = (device Pair*)out;
-          out[1] = first(out) + first(group) + first(own) + pair->sum() + table[2];
+          out[1] = first(out) + first(group) + first(own) + pair->sum() + table[2] + box.value;
           out[2] = is_pointer_to_float<threadgroup float*>::value;
         }""",
         "f",
     )
     out = torch.tensor([10.0, 0, 0])
     chosen.run({0: out}, threads=(1, 1, 1), group=(1, 1, 1))
-    assert out.tolist() == [10, 10 + 4 + 3 + 11 + 4, 1]
+    assert out.tolist() == [10, 10 + 4 + 3 + 11 + 4 + 0.5, 1]
 
 
 def test_an_unsuffixed_literal_is_a_float():

@@ -157,7 +157,7 @@ class _Translator:
         words = self.words[self.start : i]
         if self.scopes[-1].kind in ("function", "block"):
             if words and words[0] in CLASS_KEYS and "(" not in words:
-                return _Scope("class", i)
+                return _Scope("class", i, self._class_name(i))
             return _Scope("block", i)
         if "namespace" in words:
             return _Scope("namespace", i, "".join(words[words.index("namespace") + 1 :]))
@@ -166,8 +166,13 @@ class _Translator:
         if self._parameter_list(self.start, i) is not None:
             return _Scope("function", i)
         if CLASS_KEYS & set(words) and "=" not in self._outside_templates(self.start, i):
-            return _Scope("class", i)
+            return _Scope("class", i, self._class_name(i))
         return None
+
+    def _class_name(self, brace: int) -> str:
+        words = self._outside_templates(self.start, brace)
+        key = next(i for i, word in enumerate(words) if word in CLASS_KEYS)
+        return words[key + 1] if key + 1 < len(words) else ""
 
     def _remove_definition(self, brace: int) -> int:
         end = self.partner[brace] + 1
@@ -259,7 +264,12 @@ class _Translator:
         assert opening is not None
         parameters = tuple(self._parameter_type(*part) for part in self._parameters(opening))
         closing = self.partner[opening]
-        qualified = {"const", "constant"} & set(self.words[closing + 1 : min(closing + 3, brace)])
+        qualifiers = range(closing + 1, min(closing + 3, brace))
+        if self.words[opening - 1] == self.scopes[-1].name:  # a constructor, of an object in constant memory
+            for i in qualifiers:
+                if self.words[i] == "constant":
+                    self.words[i] = self.code[i].text = "device"
+        qualified = {"const", "constant"} & {self.words[i] for i in qualifiers}
         return (self.scopes[-1].start, tuple(self._plain(self.start, opening)), parameters, bool(qualified))
 
     def _parameter_type(self, start: int, end: int) -> tuple[str, ...]:

@@ -3,6 +3,9 @@
 
 #define __METAL__ 1
 #define __METAL_VERSION__ 310
+#define __METAL_FAST_MATH__ 1
+#define __METAL_PRECISE_MATH__ 0
+#define __METAL_MAYBE_FAST_MATH__ 0
 #define METAL_FUNC MSL_FUNCTION
 // translate.py writes a constant `defined_<name>` beside every function constant.
 #define is_function_constant_defined(name) defined_##name

@@ -86,7 +86,12 @@ struct Or {
 struct Xor {
   template <class T>
   MSL_FUNCTION static T apply(T a, T b) {
-    return a ^ b;
+    if constexpr (metal::is_floating_point_v<T>) {
+      using Bits = metal::conditional_t<sizeof(T) == 2, ushort, uint>;
+      return __builtin_bit_cast(T, static_cast<Bits>(__builtin_bit_cast(Bits, a) ^ __builtin_bit_cast(Bits, b)));
+    } else {
+      return a ^ b;
+    }
   }
 };
 

@@ -179,8 +179,6 @@ inline constexpr bool conjunction_v = conjunction<B...>::value;
 template <class... B>
 inline constexpr bool disjunction_v = disjunction<B...>::value;
 
-template <class...>
-using void_t = void;
 template <class T>
 remove_reference_t<T>&& declval();
 template <class T, T... I>
