@@ -158,6 +158,10 @@ def _require_legal(
         if given is not None and not argument.optional:
             index = argument.index
             require(index in given, f"{declared[argument.kind]} {index} must be bound", f"{sorted(given)}")
+    dynamic = sum(threadgroup_memory.values())
+    require(
+        dynamic <= ARENA_BYTES // 2, f"the simulator has {ARENA_BYTES // 2} bytes for threadgroup arguments", dynamic
+    )
     for index, value in arguments.items():
         require(0 <= index < abi.MAX_BUFFERS, "buffer indices are 0 to 30", index)
         if isinstance(value, torch.Tensor):

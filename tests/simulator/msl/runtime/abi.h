@@ -163,7 +163,7 @@ extern msl::Group msl_group;
 extern msl::Dispatch* msl_dispatch;
 
 void msl_wait(msl::Collective, msl::Wait, msl::u32 memory, const char* function, const char* file, msl::u32 line);
-void* msl_threadgroup_variable(const void* key, msl::u64 bytes);
+void* msl_threadgroup_variable(const void* key, msl::u64 bytes, const char* file, msl::u32 line);
 void msl_inactive_lane(const char* function, const char* file, msl::u32 line);
 msl::u64 msl_atomic_load(const volatile void*, msl::u32 bytes, const char* file, msl::u32 line);
 // `alone`: not the second half of a read-modify-write.

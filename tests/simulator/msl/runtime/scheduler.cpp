@@ -219,16 +219,17 @@ void declare_dynamic_memory() {
   arena_used = declared_bytes = 0;
   for (u32 i = 0; i < kMaxBuffers; i++) {
     u32 bytes = msl_dispatch->dynamic_bytes[i];
-    msl_group.dynamic[i] = bytes ? msl_threadgroup_variable(&msl_group.dynamic[i], bytes) : nullptr;
+    void*& address = msl_group.dynamic[i];
+    address = bytes ? msl_threadgroup_variable(&address, bytes, nullptr, 0) : nullptr;
   }
 }
 
 void run_group(u32 number) {
   place_group(number);
   begin_group();
-  declare_dynamic_memory();
   for (u32 i = 0; i < msl_group.simdgroups; i++) place_simdgroup(i);
   for (u32 i = 0; i < msl_group.threads; i++) place_lane(i);
+  declare_dynamic_memory();
   do {
     u32 count = msl_group.simdgroups, offset = msl_dispatch->seed ? random_below(count) : 0;
     for (u32 i = 0; i < count; i++) run_simdgroup(simdgroups[(i + offset) % count]);
@@ -266,7 +267,7 @@ void msl_inactive_lane(const char* function, const char* file, msl::u32 line) {
   if (kept) msl::append(kept->text, " reads a lane that does not take part");
 }
 
-void* msl_threadgroup_variable(const void* key, msl::u64 bytes) {
+void* msl_threadgroup_variable(const void* key, msl::u64 bytes, const char* file, msl::u32 line) {
   using namespace msl;
   for (u32 i = 0; i < variable_count; i++)
     if (variables[i].key == key) return variables[i].address;
@@ -275,9 +276,9 @@ void* msl_threadgroup_variable(const void* key, msl::u64 bytes) {
   char* address = msl_dispatch->arena + arena_used;
   arena_used += rounded + (MSL_CHECK ? 4096 : 0);
   declared_bytes += rounded;
-  if (declared_bytes > msl_dispatch->threadgroup_limit && msl_lane)
-    report(Fault::threadgroup_memory, {"more threadgroup memory than the device has", nullptr, 0}, *msl_lane);
-  if (variable_count == kMaxVariables || arena_used > msl_dispatch->arena_bytes) __builtin_trap();
+  if (declared_bytes > msl_dispatch->threadgroup_limit)
+    report(Fault::threadgroup_memory, {"more threadgroup memory than the device has", file, line}, lanes[0]);
+  if (variable_count == kMaxVariables || arena_used > msl_dispatch->arena_bytes) abandon();
   variables[variable_count++] = {key, address};
   declare_threadgroup_memory(address, bytes);
   return address;

@@ -1,7 +1,7 @@
 // Calls a kernel with what its parameters' attributes ask for.
 #pragma once
 #include "../../runtime/abi.h"
-#include "vector.h"
+#include "simd.h"
 
 namespace msl {
 
@@ -93,9 +93,9 @@ void call(void (*kernel)(A...), const Argument* arguments) {
 
 // The group's variable that is declared at place `id` of the source, in this instantiation.
 template <class T, int id>
-MSL_FUNCTION T& threadgroup_variable() {
+MSL_FUNCTION T& threadgroup_variable(MSL_PLACE) {
   static constexpr char key = 0;
-  return *static_cast<T*>(msl_threadgroup_variable(&key, sizeof(T)));
+  return *static_cast<T*>(msl_threadgroup_variable(&key, sizeof(T), file_, line_));
 }
 
 }  // namespace msl
