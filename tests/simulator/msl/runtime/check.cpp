@@ -88,6 +88,8 @@ bool ordered(u32 thread, u32 time, const Lane& lane, bool threadgroup) {
   return same_simdgroup && time <= lane.simdgroup->ordered[threadgroup];
 }
 
+bool same(const Shadow& a, const Shadow& b) { return __builtin_memcmp(&a, &b, sizeof(Shadow)) == 0; }
+
 enum class Race { none, same_simdgroup, yes };
 
 Race races(const Shadow& s, const Access& a, const Lane& lane, bool threadgroup) {
@@ -200,12 +202,19 @@ void check(const Access& a) {
   u8* touched = msl_dispatch->touched[space.number] + first;
   bool must_write = space.threadgroup || msl_dispatch->regions[space.number].uninitialised;
   bool raced = false, unknown = false;
+  Shadow before{}, after{};  // of the byte before this one: most accesses find all of their bytes alike
   for (u64 i = 0; i < a.size; i++) {
-    Race race = races(shadow[i], a, *lane, space.threadgroup);
-    if (!raced && (raced = race != Race::none)) report_race(race, a, describe_in(Fault::race, a, space, i), *lane);
+    if (i && same(shadow[i], before)) {
+      shadow[i] = after;
+    } else {
+      before = shadow[i];
+      Race race = races(shadow[i], a, *lane, space.threadgroup);
+      if (!raced && (raced = race != Race::none)) report_race(race, a, describe_in(Fault::race, a, space, i), *lane);
+      remember(shadow[i], a, *lane, space.threadgroup);
+      after = shadow[i];
+    }
     if (!a.writes && must_write && !unknown && (unknown = !(touched[i] & kInitialised)))
       report(describe_in(Fault::uninitialised_read, a, space, i), *lane);
-    remember(shadow[i], a, *lane, space.threadgroup);
     touched[i] |= a.writes ? kInitialised | kWritten : kRead;
   }
 }
