@@ -8,8 +8,9 @@ Metal source is compiled, unmodified, by a stock clang and executed with Metal's
 README.md, one folder up, says how and what for.
 """
 
+from simulator.msl.abi import Fault
 from simulator.msl.errors import CompileError, Unavailable
 from simulator.msl.library import Kernel, Library, compile
-from simulator.msl.run import Cost, Finding, Run, Traffic
+from simulator.msl.results import Cost, Finding, Run, Traffic
 
-__all__ = ["CompileError", "Cost", "Finding", "Kernel", "Library", "Run", "Traffic", "Unavailable", "compile"]
+__all__ = ["CompileError", "Cost", "Fault", "Finding", "Kernel", "Library", "Run", "Traffic", "Unavailable", "compile"]

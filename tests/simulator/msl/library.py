@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from simulator.msl.abi import Argument
 from simulator.msl.build import build
 from simulator.msl.errors import CompileError
-from simulator.msl.run import Argument, Buffer, Run, launch
+from simulator.msl.launch import Buffer, launch
+from simulator.msl.results import Run
 from simulator.msl.toolchain import toolchain
 from simulator.msl.translate import Entry, Module, translate
 

@@ -14,6 +14,7 @@ from simulator.msl import abi
 
 READ, WRITTEN = 2, 4  # flags of a touched byte, as in runtime/check.cpp
 ALIGNMENT = 256  # a copy is as aligned as its tensor
+FOR_EVER: list[object] = []  # keeps memory that is never given back
 GAP = 1 << 20  # between guarded buffers, so that an index beyond one does not land in another
 
 
@@ -72,7 +73,7 @@ class Guarded(InPlace):
         sizes = {i: extent(v) if isinstance(v, torch.Tensor) else len(v) for i, v in arguments.items()}
         self._uninitialised = set(uninitialised)
         self._spans = _spans({i: (self._addresses[i], self._addresses[i] + size) for i, size in sizes.items() if size})
-        block = _allocate(sum(span.end - span.begin + GAP for span in self._spans) + 2 * GAP, self._kept)
+        block = allocate(sum(span.end - span.begin + GAP for span in self._spans) + 2 * GAP, self._kept)
         at = block + GAP
         for span in self._spans:
             span.guarded = at + (span.begin - at) % ALIGNMENT
@@ -91,7 +92,7 @@ class Guarded(InPlace):
             size = span.end - span.begin
             unknown = bool(self._uninitialised.intersection(span.indices))
             self._regions[i] = abi.Region(begin=span.guarded, size=size, uninitialised=unknown)
-            shadows[i] = _allocate(size * abi.SHADOW_BYTES, self._kept)
+            shadows[i] = allocate(size * abi.SHADOW_BYTES, self._kept)
             span.touched = torch.zeros(size, dtype=torch.uint8)
             touched[i] = span.touched.data_ptr()
             for index in span.indices:
@@ -143,7 +144,7 @@ def _spans(extents: Mapping[int, tuple[int, int]]) -> list[_Span]:
     return spans
 
 
-def _allocate(size: int, kept: list[object]) -> int:
+def allocate(size: int, kept: list[object]) -> int:
     """Zeros, of which the pages that nobody touches cost nothing."""
     block = mmap.mmap(-1, max(size, 1))
     view = ctypes.c_char.from_buffer(block)
@@ -153,7 +154,4 @@ def _allocate(size: int, kept: list[object]) -> int:
 
 @functools.cache
 def _arena_shadow(size: int) -> tuple[int, int]:
-    return _allocate(size * abi.SHADOW_BYTES, _for_ever), _allocate(size, _for_ever)
-
-
-_for_ever: list[object] = []
+    return allocate(size * abi.SHADOW_BYTES, FOR_EVER), allocate(size, FOR_EVER)

@@ -15,15 +15,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from simulator.msl.declarations import SPACES, Code
 from simulator.msl.errors import CompileError
-from simulator.msl.tokens import OPENING, Token, brackets, tokenise
+from simulator.msl.tokens import Token, tokenise
 
-SPACES = {"device", "constant", "thread", "threadgroup"}
 CLASS_KEYS = {"struct", "class", "union"}
 ACCESS = {"public", "private", "protected"}
-NOT_A_NAME = {"decltype", "alignas", "noexcept", "requires", "__attribute__", "sizeof", "static_assert"}
-
-
 DOUBLE = re.compile(
     r"(0[xX][0-9a-fA-F.']+[pP][+-]?\d+|[\d']+\.[\d']*([eE][+-]?\d+)?|\.\d[\d']*([eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+)"
 )
@@ -62,10 +59,8 @@ class _Scope:
 class _Translator:
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
-        self.attributes: dict[int, list[str]] = {}  # index in `code` -> attributes just before it
-        self.code = self._without_attributes([t for t in tokens if t.kind not in ("space", "marker")])
-        self.partner = brackets(self.code)
-        self.words = [t.text for t in self.code]  # as written: `code` itself is rewritten on the way
+        self.code = Code(tokens)
+        self.partner, self.words = self.code.partner, self.code.words
         self.scopes = [_Scope("namespace", -1)]
         self.start = 0  # of the declaration or statement being read
         self.kernels: list[KernelFunction] = []
@@ -75,9 +70,9 @@ class _Translator:
 
     def run(self) -> Module:
         i = 0
-        while i < len(self.code):
+        while i < len(self.words):
             i = self._step(i)
-        for token in self.code:
+        for token in self.code.tokens:
             if token.text in SPACES:
                 token.text = "const" if token.text == "constant" else ""
             elif token.text == "kernel":
@@ -86,35 +81,6 @@ class _Translator:
                 token.text += "f"
         self.module.text = "".join(t.text for t in self.tokens)
         return self.module
-
-    # -- attributes ------------------------------------------------------------------------------------------------
-
-    def _without_attributes(self, code: list[Token]) -> list[Token]:
-        kept: list[Token] = []
-        partner = brackets(code)
-        i = 0
-        while i < len(code):
-            is_attribute = (
-                code[i].text == "["
-                and i + 1 < len(code)
-                and code[i + 1].text == "["
-                and partner.get(i + 1) == partner.get(i, -1) - 1
-            )
-            if not is_attribute:
-                kept.append(code[i])
-                i += 1
-                continue
-            end = partner[i]
-            text = " ".join(t.text for t in code[i + 2 : end - 1])
-            self.attributes.setdefault(len(kept), []).append(text)
-            for token in code[i : end + 1]:
-                token.text = ""
-            i = end + 1
-        return kept
-
-    def _attributes(self, start: int, end: int) -> list[str]:
-        """Those before a token of [start, end]."""
-        return [text for i in range(start, end + 1) for text in self.attributes.get(i, [])]
 
     # -- the walk --------------------------------------------------------------------------------------------------
 
@@ -163,146 +129,65 @@ class _Translator:
             return _Scope("namespace", i, "".join(words[words.index("namespace") + 1 :]))
         if words[:1] == ["extern"]:
             return _Scope("namespace", i)
-        if self._parameter_list(self.start, i) is not None:
+        if self.code.parameter_list(self.start, i) is not None:
             return _Scope("function", i)
-        if CLASS_KEYS & set(words) and "=" not in self._outside_templates(self.start, i):
+        if CLASS_KEYS & set(words) and "=" not in self.code.outside_templates(self.start, i):
             return _Scope("class", i, self._class_name(i))
         return None
 
     def _class_name(self, brace: int) -> str:
-        words = self._outside_templates(self.start, brace)
+        words = self.code.outside_templates(self.start, brace)
         key = next(i for i, word in enumerate(words) if word in CLASS_KEYS)
         return words[key + 1] if key + 1 < len(words) else ""
 
     def _remove_definition(self, brace: int) -> int:
         end = self.partner[brace] + 1
-        if end < len(self.code) and self.words[end] == ";":
+        if end < len(self.words) and self.words[end] == ";":
             end += 1
-        for token in self.code[self.start : end]:
-            token.text = ""
+        self.code.erase(self.start, end)
         self.start = end
         return end
 
     # -- declarations ----------------------------------------------------------------------------------------------
 
-    def _after_template_list(self, i: int, certain: bool = False) -> int:
-        """The index after the `>` that closes the `<` at i; i + 1 if it is a less-than."""
-        depth, k = 0, i
-        stop = (";", "{", "}", ")") if certain else (";", "{", "}", ")", "&&", "||")
-        while k < len(self.code) and self.words[k] not in stop:
-            word = self.words[k]
-            if word == "<":
-                depth += 1
-            elif word == ">":
-                depth -= 1
-                if depth == 0:
-                    return k + 1
-            elif word in OPENING:
-                k = self.partner.get(k, k)
-            k += 1
-        return i + 1
-
-    def _after_template_headers(self, i: int) -> int:
-        while self.words[i] == "template" and self.words[i + 1] == "<":
-            i = self._after_template_list(i + 1, certain=True)
-        return i
-
-    def _outside_templates(self, start: int, end: int) -> list[str]:
-        return self.words[self._after_template_headers(start) : end]
-
-    def _parameter_list(self, start: int, end: int) -> int | None:
-        """The index of the `(` before a function's parameters; None if [start, end) declares no function."""
-        k = self._after_template_headers(start)
-        while k < end:
-            word, before = self.words[k], self.words[k - 1] if k > start else ""
-            if word == "=" and before != "operator":
-                return None
-            if word == "(" and before in NOT_A_NAME:
-                k = self.partner[k] + 1
-            elif word == "(" and before == "operator":  # operator()(...)
-                return self.partner[k] + 1
-            elif word == "(" and (self._is_name(k - 1) or before == ">" or self.words[k - 2] == "operator"):
-                return k
-            elif word == "<" and self._is_name(k - 1) and before != "operator":
-                k = self._after_template_list(k)
-            else:
-                k = self.partner[k] + 1 if word in ("[", "{") and k in self.partner else k + 1
-        return None
-
-    def _is_name(self, i: int) -> bool:
-        return self.code[i].kind == "word" and self.words[i] not in NOT_A_NAME
-
-    def _parameters(self, opening: int) -> list[tuple[int, int]]:
-        """The [start, end) of each parameter in the list that opens here."""
-        parts, depth, start, k = [], 0, opening + 1, opening + 1
-        closing = self.partner[opening]
-        while k <= closing:
-            word = self.words[k]
-            if k == closing or (word == "," and depth == 0):
-                if k > start:
-                    parts.append((start, k))
-                start = k + 1
-            elif word == "<":
-                depth += 1
-            elif word == ">":
-                depth -= 1
-            elif word in OPENING:
-                k = self.partner[k]
-            k += 1
-        return parts
-
-    def _plain(self, start: int, end: int) -> list[str]:
-        """The words without address spaces, as they will be compared."""
-        words = ["const" if w == "constant" else w for w in self.words[start:end]]
-        return [w for w in words if w not in SPACES and w not in ("kernel", "inline", "static")]
-
     def _class_key(self, brace: int) -> tuple[object, ...]:
-        return (self.scopes[-1].start, "class", *self._plain(self.start, brace))
+        return (self.scopes[-1].start, "class", *self.code.plain(self.start, brace))
 
     def _function_key(self, brace: int) -> tuple[object, ...]:
-        opening = self._parameter_list(self.start, brace)
+        opening = self.code.parameter_list(self.start, brace)
         assert opening is not None
-        parameters = tuple(self._parameter_type(*part) for part in self._parameters(opening))
+        parameters = tuple(self.code.parameter_type(*part) for part in self.code.parameters(opening))
         closing = self.partner[opening]
         qualifiers = range(closing + 1, min(closing + 3, brace))
         if self.words[opening - 1] == self.scopes[-1].name:  # a constructor, of an object in constant memory
             for i in qualifiers:
                 if self.words[i] == "constant":
-                    self.words[i] = self.code[i].text = "device"
+                    self.words[i] = self.code.tokens[i].text = "device"
         qualified = {"const", "constant"} & {self.words[i] for i in qualifiers}
-        return (self.scopes[-1].start, tuple(self._plain(self.start, opening)), parameters, bool(qualified))
-
-    def _parameter_type(self, start: int, end: int) -> tuple[str, ...]:
-        """Without the parameter's name and default."""
-        words = self._plain(start, end)
-        if "=" in words:
-            words = words[: words.index("=")]
-        named = len(words) > 1 and words[-1].isidentifier() and words[-2] not in ("::", "typename", "const", "unsigned")
-        return tuple(words[:-1] if named else words)
+        return (self.scopes[-1].start, tuple(self.code.plain(self.start, opening)), parameters, bool(qualified))
 
     # -- kernels ---------------------------------------------------------------------------------------------------
 
     def _note_kernel(self, brace: int) -> None:
-        attributes = self._attributes(self.start, brace)
-        opening = self._parameter_list(self.start, brace)
+        attributes = self.code.attributes_in(self.start, brace)
+        opening = self.code.parameter_list(self.start, brace)
         assert opening is not None
         by_attribute = any(re.match(r"(host_name.*, )?kernel\b", text) for text in attributes)
         if not by_attribute and "kernel" not in self.words[self.start : opening]:
             return
         name = self._qualified(self.words[opening - 1])
-        parameters = tuple(self._parameter_attribute(*part) for part in self._parameters(opening))
+        parameters = tuple(self._parameter_attribute(*part) for part in self.code.parameters(opening))
         kernel = KernelFunction(name, parameters)
         self.kernels.append(kernel)
         if by_attribute:
-            self.code[self._after_template_headers(self.start)].text = (
-                "static " + self.code[self._after_template_headers(self.start)].text
-            )
+            first = self.code.tokens[self.code.after_template_headers(self.start)]
+            first.text = f"static {first.text}"
         if self.words[self.start] != "template":
             host_name = _host_name(attributes) or self.words[opening - 1]
             self.module.entries[host_name] = Entry(name, kernel)
 
     def _parameter_attribute(self, start: int, end: int) -> str | None:
-        found = self._attributes(start + 1, end)
+        found = self.code.attributes_in(start + 1, end)
         return found[-1] if found else None
 
     def _qualified(self, name: str) -> str:
@@ -313,7 +198,7 @@ class _Translator:
         if self.start >= i:
             return
         if kind == "namespace":
-            attributes = self._attributes(self.start, i)
+            attributes = self.code.attributes_in(self.start, i)
             if self.words[self.start] == "template" and self.words[self.start + 1] != "<":
                 self._instantiation(i, attributes)
             for text in attributes:
@@ -332,14 +217,13 @@ class _Translator:
             k += 1
         k = self.partner[k + 1] + 1 if self.words[k] == "decltype" else k + 1
         function = self._function_id(k, end)
-        for token in self.code[self.start : end + 1]:
-            token.text = ""
+        self.code.erase(self.start, end + 1)
         self.module.entries[host_name] = Entry(function, self._kernel(function, host_name))
 
     def _function_id(self, k: int, end: int) -> str:
         words: list[str] = []
         while k < end and self.words[k] != "(":
-            after = self._after_template_list(k, certain=True) if self.words[k] == "<" else k + 1
+            after = self.code.after_template_list(k, certain=True) if self.words[k] == "<" else k + 1
             words += [w for w in self.words[k:after] if w not in SPACES]
             k = after
         return " ".join(words)
@@ -358,9 +242,8 @@ class _Translator:
         name = self.words[end - 1]
         dropped = SPACES | {"const", "constexpr", "static", "inline"}
         type_ = " ".join(w for w in self.words[self.start : end - 1] if w not in dropped)
-        for token in self.code[self.start : end]:
-            token.text = ""
-        self.code[self.start].text = (
+        self.code.erase(self.start, end)
+        self.code.tokens[self.start].text = (
             f"static constexpr {type_} {name} = {type_}(MSL_CONSTANT_{index}), "
             f"defined_{name} = {type_}(MSL_DEFINED_{index})"
         )
@@ -380,10 +263,10 @@ class _Translator:
             if word == "alignas":
                 k = self.partner[k + 1] + 1
             elif word == "<":
-                after = self._after_template_list(k)
+                after = self.code.after_template_list(k)
                 type_ += self.words[k:after]
                 k = after
-            elif type_ and self._is_name(k) and self.words[k + 1] in ("[", ";", ","):
+            elif type_ and self.code.is_name(k) and self.words[k + 1] in ("[", ";", ","):
                 break
             else:
                 if word not in SPACES and word not in ("const", "volatile"):
@@ -406,9 +289,8 @@ class _Translator:
                 f"typedef {' '.join(type_)} {name}_in_group{dimensions}; "
                 f"auto& {name} = ::msl::threadgroup_variable<{name}_in_group, {self.variables}>()"
             )
-        for token in self.code[self.start : end]:
-            token.text = ""
-        self.code[self.start].text = "; ".join(declarations)
+        self.code.erase(self.start, end)
+        self.code.tokens[self.start].text = "; ".join(declarations)
 
 
 def _host_name(attributes: list[str]) -> str | None:

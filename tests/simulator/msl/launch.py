@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import mmap
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 
 from simulator.msl import abi
-from simulator.msl.abi import Argument, Fault
 from simulator.msl.lines import source_line
-from simulator.msl.memory import Guarded, InPlace
+from simulator.msl.memory import FOR_EVER, Guarded, InPlace, allocate
+from simulator.msl.results import Cost, Finding, Run, Traffic
 
 if TYPE_CHECKING:
     from simulator.msl.library import Kernel
-
-__all__ = ["Argument", "Buffer", "Cost", "Finding", "Run", "Traffic", "launch"]
 
 Buffer = torch.Tensor | bytes
 
@@ -31,71 +27,13 @@ ARENA_BYTES = 4 * 1024 * 1024
 FINDING_CAPACITY = 64
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fault, with the first thread that committed it."""
-
-    fault: Fault
-    kernel: str
-    file: str
-    line: int
-    thread: tuple[int, int, int]  # position in the grid
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.fault.value} in {self.kernel}, thread {self.thread}: {self.text}"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Of one buffer, or of threadgroup memory. An access moves at most 16 bytes, as a vector load does."""
-
-    reads: int = 0
-    read_bytes: int = 0
-    distinct_read_bytes: int = 0
-    writes: int = 0
-    written_bytes: int = 0
-    distinct_written_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a dispatch did, counted. Memory is counted in check mode only."""
-
-    threads: int
-    simd_operations: int  # a simdgroup's, not a lane's
-    matrix_operations: int  # products of two 8x8 matrices
-    threadgroup_barriers: int
-    simdgroup_barriers: int
-    atomics: int
-    buffers: dict[int, Traffic] = field(default_factory=dict)
-    threadgroup: Traffic = field(default_factory=Traffic)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Empty `findings`: nothing wrong was seen. Without check mode only divergence is looked for.
-
-    `warnings` are what Metal allows but is seldom meant: a simd function without all lanes of its simdgroup.
-    """
-
-    findings: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
-    cost: Cost
-
-
 _running = threading.Lock()  # a compiled kernel keeps the state of its dispatch in variables
 
 
 @functools.cache
 def _workspace() -> tuple[int, int]:
-    """The addresses of the fibers' stacks and of threadgroup memory; pages that nobody touches cost nothing."""
-    blocks = [mmap.mmap(-1, size) for size in (STACK_BYTES * abi.MAX_THREADS, ARENA_BYTES)]
-    _workspace_blocks.extend(blocks)
-    return tuple(ctypes.addressof(ctypes.c_char.from_buffer(block)) for block in blocks)  # type: ignore[return-value]
-
-
-_workspace_blocks: list[mmap.mmap] = []
+    """The addresses of the fibers' stacks and of threadgroup memory."""
+    return allocate(STACK_BYTES * abi.MAX_THREADS, FOR_EVER), allocate(ARENA_BYTES, FOR_EVER)
 
 
 def launch(
