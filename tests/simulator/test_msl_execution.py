@@ -1,11 +1,13 @@
 """Grids, threadgroups, memory and entry points, against values worked out by hand."""
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from simulator import msl
+from simulator.msl.toolchain import Toolchain
 
 PREAMBLE = "#include <metal_stdlib>\nusing namespace metal;\n"
 
@@ -191,6 +193,58 @@ def test_the_order_of_threads_can_be_shuffled():
         outs.append(out.tolist())
     assert outs[0] == list(range(128))
     assert outs[1] == outs[2] != outs[0]
+
+
+def test_only_the_kernel_that_is_asked_for_is_compiled():
+    library = msl.compile(
+        PREAMBLE
+        + """
+        template <typename T> kernel void f(device int* out) { *out = T::value; }
+        struct Has { static constexpr constant int value = 3; };
+        template [[host_name("good")]] kernel void f<Has>(device int*);
+        template [[host_name("bad")]] kernel void f<int>(device int*);
+        """
+    )
+    out = torch.zeros(1, dtype=torch.int32)
+    library.kernel("good").run({0: out}, threads=(1, 1, 1), group=(1, 1, 1))
+    assert out.item() == 3
+    with pytest.raises(msl.CompileError, match="cannot be used prior to '::'"):
+        library.kernel("bad")
+
+
+def test_a_compiled_kernel_is_kept(monkeypatch):
+    source = "kernel void f(device int* out) {{ *out = {}; }}"
+    kernel(source.format(1), "f")
+
+    def compile_again(*_):
+        raise RuntimeError("compiled again")
+
+    monkeypatch.setattr(Toolchain, "compile", compile_again)
+    kernel(source.format(1), "f")
+    with pytest.raises(RuntimeError, match="compiled again"):
+        kernel(source.format("1 + 1"), "f")
+
+
+def test_several_threads_may_launch_at_once():
+    add = kernel(
+        """
+        kernel void add(device int* x, threadgroup int* t [[threadgroup(0)]], uint i [[thread_position_in_grid]]) {
+          t[i] = x[i];
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          x[i] = t[i ^ 1] + 1;
+        }""",
+        "add",
+    )
+
+    def work(start: int) -> torch.Tensor:
+        x = torch.arange(start, start + 64, dtype=torch.int32)
+        for _ in range(100):
+            add.run({0: x}, threads=(64, 1, 1), group=(64, 1, 1), threadgroup_memory={0: 256})
+        return x
+
+    with ThreadPoolExecutor(4) as pool:
+        for start, x in zip(range(8), pool.map(work, range(8)), strict=True):
+            assert x.tolist() == list(range(start + 100, start + 164))
 
 
 def test_included_files_are_found_and_errors_name_their_lines(tmp_path):
