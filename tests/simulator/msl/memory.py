@@ -41,8 +41,10 @@ class InPlace:
                 self._addresses[index] = copy.data_ptr()
 
     def bind(self, dispatch: abi.Dispatch) -> None:
-        for index, address in self._addresses.items():
-            dispatch.buffers[index] = address
+        # An optional buffer that is not bound still has an address: clang may read a reference before the kernel's
+        # own condition says that it needs it.
+        for index in range(abi.MAX_BUFFERS):
+            dispatch.buffers[index] = self._addresses.get(index) or _nothing()
 
     def finish(self) -> None:
         """Nothing was copied."""
@@ -150,6 +152,11 @@ def allocate(size: int, kept: list[object]) -> int:
     view = ctypes.c_char.from_buffer(block)
     kept.append((block, view))
     return ctypes.addressof(view)
+
+
+@functools.cache
+def _nothing() -> int:
+    return allocate(1 << 16, FOR_EVER)
 
 
 @functools.cache

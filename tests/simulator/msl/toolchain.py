@@ -28,6 +28,8 @@ LANGUAGE = [
     "-fno-rtti",
     "-fno-math-errno",
     "-ffp-contract=on",
+    # Kernels read packed weights through pointers to wider types.
+    "-fno-strict-aliasing",
     # A half is rounded after every operation.
     "-Xclang",
     "-ffloat16-excess-precision=none",
