@@ -111,6 +111,28 @@ def test_decode_attention(dtype, head_dim, mask, causal, two_pass):
     assert_near(out, attention(q, k, v, values, causal))
 
 
+def test_what_decode_attention_reads():
+    """Each query of each head reads every key and value once: by hand, 2 queries * 2 heads a key head."""
+    heads, kv_heads, queries, keys, head_dim = 4, 2, 2, 70, 64
+    q, k, v = qkv(torch.half, heads, kv_heads, queries, keys, head_dim)
+    out = torch.empty_like(q)
+    values = [q, k, v, out, uints(2), uints(keys)]
+    values += [uints(*(t.stride(i) for t in (q, k, v)), 0) for i in (1, 2)]
+    values += [struct.pack("f", 0.125), bytes(4), uints(0, 0, 0, 0), uints(*(t.stride(0) for t in (q, k, v)), heads)]
+    kernel = library("c10/metal/common.h", f"{KERNELS}/DecodeAttention.h").kernel("sdpa_vector_half_64_64_masknone")
+    result = run(kernel, dict(enumerate(values)), groups=(2 * heads, queries, 1), group=(1024, 1, 1))
+    for index, tensor in [(1, k), (2, v)]:
+        traffic, size = result.cost.buffers[index], tensor.numel() * 2
+        assert (traffic.read_bytes, traffic.distinct_read_bytes) == (4 * size, size)
+        assert traffic.reads == 4 * size // 4  # a lane owns two halves of a key
+        assert traffic.writes == 0
+    assert result.cost.buffers[3].distinct_written_bytes == result.cost.buffers[3].written_bytes == out.numel() * 2
+    # A simd_sum a key; after the keys a simd_max, a simd_sum, and one for each of a lane's two elements, in 32 simdgroups.
+    assert result.cost.simd_operations == 16 * (keys + 32 * 4)
+    # One after the scores are shared, two for each of the two elements.
+    assert result.cost.threadgroup_barriers == 16 * 5
+
+
 @pytest.mark.parametrize(
     "dtype, head_dim, mask, causal, tile",
     [
