@@ -8,9 +8,9 @@ DEVICES = ["cpu", "mps"]
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
-    """Each device that computes; the Meta kernel is held to the same table in test_meta.py."""
+    """Each device that computes; the Meta kernel is held to the same table in test_contract.py."""
     if request.param == "mps" and not torch.backends.mps.is_available():
-        pytest.skip("torch here has no mps device: it needs a Mac, or the simulator, which is not written yet")
+        pytest.skip("torch here has no mps device: it needs a Mac, or the simulated one, which is not written yet")
     return request.param
 
 

@@ -7,14 +7,14 @@ import sys
 import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
 from cases import Call
 from cases.gated_delta_rule import POISONED, Case, near_one, slice_of_cache
 from contract import expect_error
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tolerances import check, same_bits
-from torch import Tensor
-
 from torch_metal_ops import gated_delta_rule, reference
 
 OP = torch.ops.metal.gated_delta_rule.default

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 import torch_metal_ops
 from cases import Call
 from contract import expect_error
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tolerances import check, same_bits
 from torch_metal_ops import gather_qmv, quantize_affine, reference
 
@@ -75,43 +76,81 @@ def test_error_index_dtype():
 
 
 def test_error_x_scalar():
-    expect_error(ValueError, _call(x=torch.tensor(1.0)), """gather_qmv: x must be [..., K], got shape []. Add a dimension.""")
+    expect_error(
+        ValueError, _call(x=torch.tensor(1.0)), """gather_qmv: x must be [..., K], got shape []. Add a dimension."""
+    )
 
 
 def test_error_w_dims():
-    expect_error(ValueError, _call(w=torch.ones(5, 32, dtype=torch.uint8)), """gather_qmv: w must be [E, N, K*bits/8], got shape [5, 32]. For one matrix use w.unsqueeze(0), one expert.""")
+    expect_error(
+        ValueError,
+        _call(w=torch.ones(5, 32, dtype=torch.uint8)),
+        """gather_qmv: w must be [E, N, K*bits/8], got shape [5, 32]. For one matrix use w.unsqueeze(0), one expert.""",
+    )
 
 
 def test_error_group_size():
-    expect_error(ValueError, _call(group_size=48), """gather_qmv: group_size must be one of 16, 32, 64, 128, 256, got 48. Requantise with torch_metal_ops.quantize_affine(weight, group_size=...).""")
+    expect_error(
+        ValueError,
+        _call(group_size=48),
+        """gather_qmv: group_size must be one of 16, 32, 64, 128, 256, got 48. Requantise with torch_metal_ops.quantize_affine(weight, group_size=...).""",
+    )
 
 
 def test_error_K_is_no_multiple_of_group_size():
-    expect_error(ValueError, _call(x=torch.randn(3, 48), w=torch.ones(4, 5, 24, dtype=torch.uint8)), """gather_qmv: K must be a multiple of group_size, got K=48 and group_size=32. Requantise with a smaller group_size.""")
+    expect_error(
+        ValueError,
+        _call(x=torch.randn(3, 48), w=torch.ones(4, 5, 24, dtype=torch.uint8)),
+        """gather_qmv: K must be a multiple of group_size, got K=48 and group_size=32. Requantise with a smaller group_size.""",
+    )
 
 
 def test_error_bits():
-    expect_error(ValueError, _call(w=torch.ones(4, 5, 56, dtype=torch.uint8)), """gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got 56 for K=64. Pack weights with torch_metal_ops.quantize_affine().""")
+    expect_error(
+        ValueError,
+        _call(w=torch.ones(4, 5, 56, dtype=torch.uint8)),
+        """gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got 56 for K=64. Pack weights with torch_metal_ops.quantize_affine().""",
+    )
 
 
 def test_error_bits_when_there_are_no_inputs():
-    expect_error(ValueError, _call(x=torch.ones(3, 0)), """gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got 32 for K=0. Pack weights with torch_metal_ops.quantize_affine().""")
+    expect_error(
+        ValueError,
+        _call(x=torch.ones(3, 0)),
+        """gather_qmv: the last dimension of w must be K*bits/8 with bits one of 2, 3, 4, 5, 6, 8, got 32 for K=0. Pack weights with torch_metal_ops.quantize_affine().""",
+    )
 
 
 def test_error_scales_shape():
-    expect_error(ValueError, _call(scales=torch.ones(4, 5, 3)), """gather_qmv: scales must be [E, N, K/group_size] = [4, 5, 2], got shape [4, 5, 3]. Requantise with torch_metal_ops.quantize_affine().""")
+    expect_error(
+        ValueError,
+        _call(scales=torch.ones(4, 5, 3)),
+        """gather_qmv: scales must be [E, N, K/group_size] = [4, 5, 2], got shape [4, 5, 3]. Requantise with torch_metal_ops.quantize_affine().""",
+    )
 
 
 def test_error_biases_shape():
-    expect_error(ValueError, _call(biases=torch.ones(4, 1, 2)), """gather_qmv: biases must be [E, N, K/group_size] = [4, 5, 2], got shape [4, 1, 2]. Requantise with torch_metal_ops.quantize_affine().""")
+    expect_error(
+        ValueError,
+        _call(biases=torch.ones(4, 1, 2)),
+        """gather_qmv: biases must be [E, N, K/group_size] = [4, 5, 2], got shape [4, 1, 2]. Requantise with torch_metal_ops.quantize_affine().""",
+    )
 
 
 def test_error_index_shape():
-    expect_error(ValueError, _call(expert_indices=torch.zeros(4, dtype=torch.int64)), """gather_qmv: expert_indices must be x.shape[:-1] or x.shape[:-1] + (top_k,), got shape [4] for x of shape [3, 64]. Give each row of x one expert, or top_k experts.""")
+    expect_error(
+        ValueError,
+        _call(expert_indices=torch.zeros(4, dtype=torch.int64)),
+        """gather_qmv: expert_indices must be x.shape[:-1] or x.shape[:-1] + (top_k,), got shape [4] for x of shape [3, 64]. Give each row of x one expert, or top_k experts.""",
+    )
 
 
 def test_error_index_dims():
-    expect_error(ValueError, _call(expert_indices=torch.zeros(3, 1, 1, dtype=torch.int64)), """gather_qmv: expert_indices must be x.shape[:-1] or x.shape[:-1] + (top_k,), got shape [3, 1, 1] for x of shape [3, 64]. Give each row of x one expert, or top_k experts.""")
+    expect_error(
+        ValueError,
+        _call(expert_indices=torch.zeros(3, 1, 1, dtype=torch.int64)),
+        """gather_qmv: expert_indices must be x.shape[:-1] or x.shape[:-1] + (top_k,), got shape [3, 1, 1] for x of shape [3, 64]. Give each row of x one expert, or top_k experts.""",
+    )
 
 
 def test_error_device():

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import torch
-from cases import Call
-from contract import expect_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import check
 
 import torch_metal_ops
+from cases import Call
+from contract import expect_error
+from tolerances import check
 
 inf = float("inf")
 
@@ -53,7 +53,7 @@ def test_error_mask_dtype():
     expect_error(
         ValueError,
         _call(attn_mask=torch.ones(2, 6, dtype=torch.int64)),
-        """sdpa: attn_mask must be bool, float32, float16 or bfloat16, got Long. Convert it with .to(torch.bool), where True means attend.""",  # noqa: E501
+        """sdpa: attn_mask must be bool, float32, float16 or bfloat16, got Long. Convert it with .to(torch.bool), where True means attend.""",
     )
 
 
@@ -77,7 +77,7 @@ def test_error_five_dimensions():
     expect_error(
         ValueError,
         _call(q=(1, 1, 4, 2, 8), k=(1, 1, 2, 6, 8), v=(1, 1, 2, 6, 8)),
-        """sdpa: query, key and value must all be [B, H, L, D] or all [H, L, D], got shapes [1, 1, 4, 2, 8], [1, 1, 2, 6, 8] and [1, 1, 2, 6, 8]. Flatten further batch dimensions into one.""",  # noqa: E501
+        """sdpa: query, key and value must all be [B, H, L, D] or all [H, L, D], got shapes [1, 1, 4, 2, 8], [1, 1, 2, 6, 8] and [1, 1, 2, 6, 8]. Flatten further batch dimensions into one.""",
     )
 
 
@@ -85,7 +85,7 @@ def test_error_mixed_dimensions():
     expect_error(
         ValueError,
         _call(k=(2, 6, 8)),
-        """sdpa: query, key and value must all be [B, H, L, D] or all [H, L, D], got shapes [1, 4, 2, 8], [2, 6, 8] and [1, 2, 6, 8]. Flatten further batch dimensions into one.""",  # noqa: E501
+        """sdpa: query, key and value must all be [B, H, L, D] or all [H, L, D], got shapes [1, 4, 2, 8], [2, 6, 8] and [1, 2, 6, 8]. Flatten further batch dimensions into one.""",
     )
 
 
@@ -141,7 +141,7 @@ def test_error_gqa_not_enabled():
     expect_error(
         ValueError,
         _call(enable_gqa=False),
-        """sdpa: query and key must have the same number of heads unless enable_gqa=True, got 4 and 2. Pass enable_gqa=True.""",  # noqa: E501
+        """sdpa: query and key must have the same number of heads unless enable_gqa=True, got 4 and 2. Pass enable_gqa=True.""",
     )
 
 
@@ -165,7 +165,7 @@ def test_error_batches():
     expect_error(
         ValueError,
         _call(q=(2, 4, 2, 8), k=(3, 2, 6, 8)),
-        """sdpa: the batch sizes of query, key and value must be equal or 1, got 2, 3 and 1. Expand or slice one of them.""",  # noqa: E501
+        """sdpa: the batch sizes of query, key and value must be equal or 1, got 2, 3 and 1. Expand or slice one of them.""",
     )
 
 
@@ -173,7 +173,7 @@ def test_error_mask_shape():
     expect_error(
         ValueError,
         _call(attn_mask=torch.ones(2, 5)),
-        """sdpa: attn_mask must broadcast to [B, Hq, Lq, Lk] = [1, 4, 2, 6], got shape [2, 5]. Add or expand dimensions.""",  # noqa: E501
+        """sdpa: attn_mask must broadcast to [B, Hq, Lq, Lk] = [1, 4, 2, 6], got shape [2, 5]. Add or expand dimensions.""",
     )
 
 
@@ -181,7 +181,7 @@ def test_error_mask_dimensions():
     expect_error(
         ValueError,
         _call(q=(4, 2, 8), k=(2, 6, 8), v=(2, 6, 8), attn_mask=torch.ones(1, 4, 2, 6)),
-        """sdpa: attn_mask must broadcast to [Hq, Lq, Lk] = [4, 2, 6], got shape [1, 4, 2, 6]. Add or expand dimensions.""",  # noqa: E501
+        """sdpa: attn_mask must broadcast to [Hq, Lq, Lk] = [4, 2, 6], got shape [1, 4, 2, 6]. Add or expand dimensions.""",
     )
 
 
@@ -205,7 +205,7 @@ def test_error_window_without_causal():
     expect_error(
         ValueError,
         _call(sliding_window=4),
-        """sdpa: sliding_window needs is_causal=True, got is_causal=False. Pass is_causal=True, or a mask for a window that looks ahead.""",  # noqa: E501
+        """sdpa: sliding_window needs is_causal=True, got is_causal=False. Pass is_causal=True, or a mask for a window that looks ahead.""",
     )
 
 

@@ -111,8 +111,8 @@ inline void check_index(const char* op, const Named& arg) {
 inline void check_same_device(const char* op, const Named& first, std::initializer_list<Named> others) {
   for (const Named& other : others) {
     TMO_CHECK(!other.tensor.defined() || other.tensor.device() == first.tensor.device(), op, ": ", other.name,
-              " must be on the device of ", first.name, ", got ", other.tensor.device(), " and ",
-              first.tensor.device(), ". Move it with .to() first.");
+              " must be on the device of ", first.name, ", got ", other.tensor.device(), " and ", first.tensor.device(),
+              ". Move it with .to() first.");
   }
 }
 

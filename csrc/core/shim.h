@@ -37,10 +37,11 @@ inline void give(at::Tensor result, AtenTensorHandle* handle) {
 
 // Defines aoti_torch_cpu_<op> and aoti_torch_mps_<op> with one parameter list and one body: the dispatcher looks at the
 // tensors. An exception becomes an error code, and its text is kept for torch_exception_get_what().
-#define TMO_DEFINE_SHIMS(op, parameters, ...)                                     \
-  extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_##op parameters{     \
-      AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE(__VA_ARGS__)}                    \
-                                                                                  \
-  extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_mps_##op parameters {    \
-    AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE(__VA_ARGS__)                       \
+#define TMO_DEFINE_SHIMS(op, parameters, ...)                                  \
+  extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_##op parameters { \
+    AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE(__VA_ARGS__)                    \
+  }                                                                            \
+                                                                               \
+  extern "C" AOTI_TORCH_EXPORT AOTITorchError aoti_torch_mps_##op parameters { \
+    AOTI_TORCH_CONVERT_EXCEPTION_TO_ERROR_CODE(__VA_ARGS__)                    \
   }

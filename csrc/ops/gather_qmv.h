@@ -14,10 +14,10 @@ constexpr std::array<int64_t, 5> kGroupSizes{16, 32, 64, 128, 256};
 
 template <class Int>
 struct GatherQmvShape {
-  bool top_k;     // expert_indices has one dimension more than the rows of x
+  bool top_k;  // expert_indices has one dimension more than the rows of x
   int64_t bits;
   int64_t group_size;
-  Int E, N, K;    // experts, outputs, inputs
+  Int E, N, K;  // experts, outputs, inputs
 };
 
 struct GatherQmvTensors {

@@ -56,9 +56,8 @@ inline void check_dtypes(const SdpaTensors& t) {
   if (t.sinks) check_float("sdpa", {"sinks", *t.sinks});
   const at::Tensor mask = value_or_undefined(t.attn_mask), used = value_or_undefined(t.seqused_k);
   const at::Tensor sinks = value_or_undefined(t.sinks);
-  check_same_device(
-      "sdpa", {"query", t.query},
-      {{"key", t.key}, {"value", t.value}, {"attn_mask", mask}, {"seqused_k", used}, {"sinks", sinks}});
+  check_same_device("sdpa", {"query", t.query},
+                    {{"key", t.key}, {"value", t.value}, {"attn_mask", mask}, {"seqused_k", used}, {"sinks", sinks}});
 }
 
 template <class Int>
@@ -85,16 +84,15 @@ SdpaShape<Int> check_sizes(const SdpaTensors& t, bool enable_gqa) {
               " and ", s.Hkv, ". Pass enable_gqa=True.");
     TMO_CHECK(le(Int(1), s.Hkv), "sdpa: key must have at least one head when query has any, got ", s.Hkv, " for ", s.Hq,
               ". Check the head dimension.");
-    TMO_CHECK(eq(s.Hq % s.Hkv, Int(0)),
-              "sdpa: the heads of query must be a multiple of the heads of key, got ", s.Hq, " and ", s.Hkv,
-              ". Check the head dimension.");
+    TMO_CHECK(eq(s.Hq % s.Hkv, Int(0)), "sdpa: the heads of query must be a multiple of the heads of key, got ", s.Hq,
+              " and ", s.Hkv, ". Check the head dimension.");
   }
   if (batched) {
     s.B = broadcast_size(broadcast_size(q[0], k[0]), v[0]);
     for (const auto& sizes : {q, k, v}) {
       TMO_CHECK(either(eq(sizes[0], s.B), eq(sizes[0], Int(1))),
-                "sdpa: the batch sizes of query, key and value must be equal or 1, got ", q[0], ", ", k[0], " and ", v[0],
-                ". Expand or slice one of them.");
+                "sdpa: the batch sizes of query, key and value must be equal or 1, got ", q[0], ", ", k[0], " and ",
+                v[0], ". Expand or slice one of them.");
     }
   }
   return s;
@@ -117,9 +115,10 @@ void check_mask(const at::Tensor& mask, const SdpaShape<Int>& s) {
 
 template <class Int>
 void check_options(const SdpaOptions<Int>& options) {
-  TMO_CHECK(!options.sliding_window || options.is_causal,
-            "sdpa: sliding_window needs is_causal=True, got is_causal=False. Pass is_causal=True, or a mask for a window "
-            "that looks ahead.");
+  TMO_CHECK(
+      !options.sliding_window || options.is_causal,
+      "sdpa: sliding_window needs is_causal=True, got is_causal=False. Pass is_causal=True, or a mask for a window "
+      "that looks ahead.");
   if (options.sliding_window) {
     TMO_CHECK(le(Int(1), *options.sliding_window), "sdpa: sliding_window must be at least 1, got ",
               *options.sliding_window, ". Pass None for no window.");

@@ -13,6 +13,7 @@ TMO_DEFINE_SHIMS(gather_qmv,
                   AtenTensorHandle expert_indices, int64_t group_size, AtenTensorHandle* ret0),
                  {
                    static const auto op = find_op<Op>("metal::gather_qmv");
-                   give(op.call(tensor(x), tensor(w), tensor(scales), tensor(biases), tensor(expert_indices), group_size),
+                   give(op.call(tensor(x), tensor(w), tensor(scales), tensor(biases), tensor(expert_indices),
+                                group_size),
                         ret0);
                  })

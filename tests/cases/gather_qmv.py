@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 import torch_metal_ops
 from cases import Call
-from torch import Tensor
 
 
 def sliced(tensor: Tensor) -> Tensor:
@@ -123,10 +124,26 @@ CASES = [
     ),
     *(
         Case(E=2, N=9, K=K, bits=bits, group=group, rows=(11,), why="K that is no whole number of vectors (MLX 3887)")
-        for bits, K, group in [(2, 272, 16), (3, 80, 16), (4, 160, 32), (4, 544, 32), (5, 48, 16), (6, 96, 32), (8, 304, 16)]
+        for bits, K, group in [
+            (2, 272, 16),
+            (3, 80, 16),
+            (4, 160, 32),
+            (4, 544, 32),
+            (5, 48, 16),
+            (6, 96, 32),
+            (8, 304, 16),
+        ]
     ),
     *(
-        Case(E=1, N=N, K=64, rows=(2,), dtype=f16, experts="one", why="few and odd numbers of outputs (MLX 665, 3096, 4250)")
+        Case(
+            E=1,
+            N=N,
+            K=64,
+            rows=(2,),
+            dtype=f16,
+            experts="one",
+            why="few and odd numbers of outputs (MLX 665, 3096, 4250)",
+        )
         for N in (2, 3, 4, 5, 6, 8, 33, 63, 65)
     ),
     Case(E=1, N=4, K=4096, group=64, rows=(1,), dtype=f16, why="NaN in MLX 665"),
@@ -156,14 +173,28 @@ CASES = [
     Case(x_layout=odd_singletons, rows=(1,), why="strides of dimensions of size 1 mean nothing"),
     Case(E=1, w_layout=odd_singletons, why="strides of dimensions of size 1 mean nothing"),
     *(
-        Case(w_layout=layout, bits=bits, rows=(rows,), N=5, dtype=bf16, why="weights in any layout (MLX 4055), both paths")
+        Case(
+            w_layout=layout,
+            bits=bits,
+            rows=(rows,),
+            N=5,
+            dtype=bf16,
+            why="weights in any layout (MLX 4055), both paths",
+        )
         for layout in (sliced, last_dim_apart, transposed, one_expert)
         for bits, rows in [(4, 3), (6, 24)]
     ),
     Case(index_layout=last_dim_apart, index=torch.int32, rows=(7,), why="indices as topk(...).indices[:, 0]"),
     Case(index_layout=transposed, rows=(3, 4), top_k=2, why="indices of a transposed router"),
     *(
-        Case(special=special, rows=(rows,), bits=bits, E=2, N=4, why="inf and NaN are where the reference has them, both paths")
+        Case(
+            special=special,
+            rows=(rows,),
+            bits=bits,
+            E=2,
+            N=4,
+            why="inf and NaN are where the reference has them, both paths",
+        )
         for special in ("x", "scales", "biases")
         for rows, bits in [(3, 4), (30, 5)]
     ),

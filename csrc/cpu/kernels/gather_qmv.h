@@ -214,8 +214,7 @@ TMO_INLINE void multiply_rows(const GatherQmvParams& p, const uint8_t* bytes, in
   for (int i = 0; i < kRows; ++i) {
     const float result = sum(totals[i]);
     const bool finite = result - result == 0;
-    y[(m + i) * kWeightRows] =
-        finite ? result : multiply_exactly<F, kGroups>(p, bytes, blocks, s, s.x + (m + i) * s.K);
+    y[(m + i) * kWeightRows] = finite ? result : multiply_exactly<F, kGroups>(p, bytes, blocks, s, s.x + (m + i) * s.K);
   }
 }
 

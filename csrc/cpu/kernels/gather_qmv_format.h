@@ -1,12 +1,12 @@
 // How packed weights become vectors of float32, without a shuffle and almost without a shift.
 //
 // A weight is masked out of a 32-bit word where it stands and converted there, which gives q * 2^shift; what it is
-// multiplied with has been multiplied by 2^-shift beforehand (an idea of MLX's quantized.h). Weights come in blocks of a
-// few vectors, in the order that is cheapest, and the vectors that they meet have been brought into the same order.
+// multiplied with has been multiplied by 2^-shift beforehand (an idea of MLX's quantized.h). Weights come in blocks of
+// a few vectors, in the order that is cheapest, and the vectors that they meet have been brought into the same order.
 //
-// A format has: kMiddle, the middle of the range of q; kWeights, kBytes of a block; kSteps, its vectors; source(step, lane), which weight of the block that
-// lane holds; shift(step, lane), and factors(step) = 2^shift as a vector; unpack<kFrom>(bytes, q), the weights less
-// kFrom, which may read kSlack bytes beyond the block.
+// A format has: kMiddle, the middle of the range of q; kWeights, kBytes of a block; kSteps, its vectors; source(step,
+// lane), which weight of the block that lane holds; shift(step, lane), and factors(step) = 2^shift as a vector;
+// unpack<kFrom>(bytes, q), the weights less kFrom, which may read kSlack bytes beyond the block.
 #pragma once
 
 #include "simd.h"
