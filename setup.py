@@ -3,6 +3,7 @@
 import glob
 import importlib.util
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import setup
@@ -44,6 +45,11 @@ def link_args() -> list[str]:
 
 class Build(BuildExtension):
     """Also writes down which torch the extension was built with, to be compared before it is loaded."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # An editable install would compile everything again, in a temporary folder; here ninja sees what is done.
+        self.build_temp = str(ROOT / "build" / f"temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}")
 
     def run(self) -> None:
         super().run()
