@@ -33,6 +33,8 @@ def _floor(expected: Tensor, dtype: torch.dtype) -> float:
     Flash-attention measures it on the result. That is this bound when the result has many elements; of a few, it may
     find by luck that none is rounded.
     """
+    if not dtype.is_floating_point:
+        return 0.0
     largest = max(expected[expected.isfinite()].abs().tolist(), default=0.0)
     return 2 * torch.finfo(dtype).eps * (largest + 0.3)
 
