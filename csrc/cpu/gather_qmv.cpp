@@ -60,7 +60,7 @@ struct Plan {
   std::vector<GatherQmvTile> tiles;
 };
 
-// Cuts an expert's rows into tiles of about one size, which is a multiple of kSixteen where there is more than one.
+// Cuts an expert's rows into tiles of about one size, a multiple of 16 where there is more than one.
 void add_tiles(int64_t expert, int64_t first, int64_t count, std::vector<GatherQmvTile>& tiles) {
   const int64_t parts = (count + kManyRows - 1) / kManyRows;
   const int64_t size = parts == 1 ? count : ((count + parts - 1) / parts + 15) / 16 * 16;
