@@ -1,8 +1,8 @@
 // Rows of x times the quantised matrix of their expert: y[p, n] = sum_k (scale * q + bias) x[p, k].
 //
 // Few rows: the packed weights are read once, as a stream, and never stored dequantised. A group contributes
-// scale * sum(q' x) + bias' * sum(x), lane by lane, where sum(x) is the same for all n. q' is q less the middle of its
-// range, which bias' makes up for: with q itself the two terms are large and nearly cancel, and so lose digits.
+// scale * sum(q' x) + bias' * sum(x), where sum(x) is the same for all n. q' is q less the middle of its range, which
+// bias' makes up for: with q itself the two terms are large and nearly cancel, and so lose digits.
 // Many rows: blocks of dequantised weights times panels of x in transposed order, by gemm.h; the weights stand on the
 // left, so that they are used in the order in which they lie.
 // Both visit k in the order of gather_qmv_format.h, in which x is arranged once a tile.
@@ -66,7 +66,7 @@ TMO_INLINE void store_row(FloatType dtype, const float* from, int64_t count, voi
 // -- scratch memory: one buffer a thread, cut up the same way whatever the tile
 
 struct Scratch {
-  int64_t K, groups, sums;  // the lengths of a row of x, of scales and of x_sums, with room to be read in whole vectors
+  int64_t K, groups;  // the lengths of a row of x and of a row of groups, with room to be read in whole vectors
   float *row, *x, *x_sums, *scales, *biases, *weights, *y;
   uint8_t* bytes;
 
@@ -74,7 +74,6 @@ struct Scratch {
   Scratch(const GatherQmvParams& p, float* buffer, int64_t* size) {
     K = round_up(p.K, 16 * kLanes);  // the largest block, that of 2 bits
     groups = round_up(p.K / p.group_size, kLanes) + kLanes;
-    sums = K / 16 * kLanes / (p.group_size / 16);
     int64_t used = 0;
     const auto take = [&](int64_t count) {
       float* const start = buffer + used;
@@ -83,7 +82,7 @@ struct Scratch {
     };
     row = take(K);
     x = take(K * round_up(kManyRows, kPanel));
-    x_sums = take(sums * kFewRows);
+    x_sums = take(groups * kFewRows);
     scales = take(groups);
     biases = take(groups);
     weights = take(kWeightRows * kWeightColumns);
@@ -141,12 +140,11 @@ void dequantize(const uint8_t* bytes, const float* scales, const float* biases, 
   }
 }
 
-// One row of weights times kRows rows of x, summed up across lanes only at the end. Two sums of q x where there is one
-// row: the additions of one sum wait for each other.
+// Adds the sums of scale * q' * x over one row of weights, for kRows rows of x. Two sums a row where there is
+// one row: the additions of one sum wait for each other.
 template <class F, int kGroups, int kRows>
-TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, const float* biases, int64_t blocks,
-                         int64_t blocks_per_group, const float* x, int64_t ldx, const float* x_sums, int64_t ldsums,
-                         f32v (&totals)[kRows]) {
+TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, int64_t blocks, int64_t blocks_per_group,
+                         const float* x, int64_t ldx, f32v (&totals)[kRows]) {
   constexpr int kSums = kRows == 1 ? 2 : 1;
   for (int64_t b = 0; b < blocks;) {
     f32v sums[kRows][kSums] = {};
@@ -160,29 +158,23 @@ TMO_INLINE void multiply(const uint8_t* bytes, const float* scales, const float*
       }
       bytes += F::kBytes, x += F::kWeights;
     }
-    const f32v scale = spread<kGroups>(scales), bias = spread<kGroups>(biases) + scale * float(F::kMiddle);
-    scales += kGroups == 0 ? 1 : kGroups, biases += kGroups == 0 ? 1 : kGroups;
+    const f32v scale = spread<kGroups>(scales);
+    scales += kGroups == 0 ? 1 : kGroups;
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      const f32v qx = kSums == 2 ? sums[m][0] + sums[m][kSums - 1] : sums[m][0];
-      totals[m] += qx * scale + bias * load(x_sums + m * ldsums);
+      totals[m] += (kSums == 2 ? sums[m][0] + sums[m][kSums - 1] : sums[m][0]) * scale;
     }
-    x_sums += kLanes;
   }
 }
 
 // -- a tile of few rows
 
-// The sum of x, lane by lane, over the blocks that one vector of scales serves.
-template <class F>
-void sum_lanes(const float* x, int64_t blocks, int64_t blocks_per_group, float* sums) {
-  for (int64_t b = 0; b < blocks; sums += kLanes) {
+// The sum of x over each group.
+inline void sum_groups(const GatherQmvParams& p, const float* x, float* sums) {
+  for (int64_t g = 0; g < p.K / p.group_size; ++g, x += p.group_size) {
     f32v total{};
-    for (const int64_t end = b + blocks_per_group; b < end; ++b) {
-      for (int step = 0; step < F::kSteps; ++step) total += load(x + step * kLanes) * F::factors(step);
-      x += F::kWeights;
-    }
-    store(sums, total);
+    for (int64_t k = 0; k < p.group_size; k += kLanes) total += load(x + k);
+    sums[g] = sum(total);
   }
 }
 
@@ -209,8 +201,11 @@ template <class F, int kGroups, int kRows>
 TMO_INLINE void multiply_rows(const GatherQmvParams& p, const uint8_t* bytes, int64_t blocks, const Scratch& s,
                               int64_t m, float* y) {
   f32v totals[kRows] = {};
-  multiply<F, kGroups, kRows>(bytes, s.scales, s.biases, blocks, blocks_per_group<kGroups, F>(p), s.x + m * s.K, s.K,
-                              s.x_sums + m * s.sums, s.sums, totals);
+  multiply<F, kGroups, kRows>(bytes, s.scales, blocks, blocks_per_group<kGroups, F>(p), s.x + m * s.K, s.K, totals);
+  for (int64_t g = 0; g < p.K / p.group_size; g += kLanes) {
+    const f32v middle = load(s.scales + g) * float(F::kMiddle) + load(s.biases + g);
+    for (int i = 0; i < kRows; ++i) totals[i] += middle * load(s.x_sums + (m + i) * s.groups + g);
+  }
   for (int i = 0; i < kRows; ++i) {
     const float result = sum(totals[i]);
     const bool finite = result - result == 0;
@@ -222,9 +217,9 @@ template <class F, int kGroups>
 void multiply_few(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,
                   const Scratch& s) {
   const int64_t blocks = (p.K + F::kWeights - 1) / F::kWeights, groups = p.K / p.group_size;
-  for (int64_t i = groups; i < s.groups; ++i) s.scales[i] = s.biases[i] = 0;
-  for (int64_t m = 0; m < tile.count; ++m) {
-    sum_lanes<F>(s.x + m * s.K, blocks, blocks_per_group<kGroups, F>(p), s.x_sums + m * s.sums);
+  for (int64_t i = groups; i < s.groups; ++i) {
+    s.scales[i] = s.biases[i] = 0;
+    for (int64_t m = 0; m < tile.count; ++m) s.x_sums[m * s.groups + i] = 0;
   }
   for (int64_t n = n_begin; n < n_end; n += kWeightRows) {
     const int64_t rows = n_end - n < kWeightRows ? n_end - n : kWeightRows;
@@ -293,6 +288,7 @@ void arrange_rows(const GatherQmvParams& p, const GatherQmvTile& tile, bool few,
     load_row(p.dtype, p.x, p.x_offsets[row], p.x_stride, p.K, s.row);
     float* const to = few ? s.x + m * s.K : s.x + m / kPanel * kPanel * s.K + m % kPanel;
     arrange<F>(s.row, blocks, to, few ? 1 : kPanel);
+    if (few) sum_groups(p, s.row, s.x_sums + m * s.groups);
   }
   // what gemm.h reads beyond the last column, in whole vectors
   for (int64_t m = tile.count; !few && m % kLanes != 0; ++m) {
