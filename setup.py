@@ -9,6 +9,7 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
+MACOS = sys.platform == "darwin"
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unused-parameter"]  # torch's headers leave parameters unused
 VERSION = (ROOT / "version.txt").read_text().strip()
 
@@ -23,9 +24,16 @@ import pybind11  # noqa: E402
 import torch  # noqa: E402
 from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
 
+sys.path.insert(0, str(ROOT / "tools"))
+import embed_metal  # noqa: E402
+
+SHADERS = "build/shaders.cpp"
+
 
 def sources() -> list[str]:
-    return sorted(glob.glob("csrc/**/*.cpp", root_dir=ROOT, recursive=True))
+    found = sorted(glob.glob("csrc/**/*.cpp", root_dir=ROOT, recursive=True))
+    # Elsewhere the Metal half is built by the tests, for their simulated device.
+    return [*found, *sorted(glob.glob("csrc/mps/*.mm", root_dir=ROOT)), SHADERS] if MACOS else found
 
 
 def openmp() -> list[str]:
@@ -36,7 +44,7 @@ def openmp() -> list[str]:
 def link_args() -> list[str]:
     # The name under which the dynamic loader knows the library, so that an AOTInductor package that lists it finds
     # the one that is already loaded.
-    if sys.platform == "darwin":
+    if MACOS:
         # Without an export list: there, an exception class is the same in two libraries only if both export it.
         return ["-Wl,-install_name,@rpath/libtorch_metal_ops.dylib"]
     # The export list takes away the weak symbols of torch's headers, which RTLD_GLOBAL would offer to everyone.
@@ -52,6 +60,8 @@ class Build(BuildExtension):
         self.build_temp = str(ROOT / "build" / f"temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}")
 
     def run(self) -> None:
+        if MACOS:
+            embed_metal.write(ROOT / SHADERS, metallib=embed_metal.choose_metallib())
         super().run()
         text = f'"""Written by setup.py."""\n\nVERSION = "{VERSION}"\nBUILT_WITH_TORCH = "{torch.__version__}"\n'
         (Path(self.get_ext_fullpath("torch_metal_ops._C")).parent / "_build.py").write_text(text)

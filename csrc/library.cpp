@@ -1,4 +1,5 @@
-// Everything that torch is told: the schemas, and which kernel serves which dispatch key. The kernels are elsewhere.
+// What torch is told on every machine: the schemas, and which kernel serves which dispatch key. The kernels are
+// elsewhere; mps/library.mm adds those for Apple GPUs.
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -7,42 +8,11 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
-#include <sstream>
-#include <string>
-
 #include "autograd/kernels.h"
 #include "core/kernels.h"
+#include "core/schemas.h"
 
 namespace {
-
-constexpr const char* kSchemas[] = {
-    "metal::sdpa(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
-    "bool is_causal=False, *, float? scale=None, bool enable_gqa=False, Tensor? seqused_k=None, "
-    "SymInt? sliding_window=None, float softcap=0.0, Tensor? sinks=None) -> Tensor",
-    // The next two are ExecuTorch's, to the letter: both packages may be in one process.
-    "metal::gather_qmv(Tensor x, Tensor w, Tensor scales, Tensor biases, Tensor expert_indices, SymInt group_size) "
-    "-> Tensor",
-    "metal::gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor(a5!) state) -> Tensor",
-};
-
-// Why this library registered nothing, or empty. Thrown when Python imports the module: an exception here, while the
-// library is being loaded, would end the process.
-std::string& conflict() {
-  static std::string text;
-  return text;
-}
-
-void find_conflict() {
-  for (const char* text : kSchemas) {
-    const c10::FunctionSchema ours = torch::schema(text);
-    const auto known = c10::Dispatcher::singleton().findSchema({ours.name(), ours.overload_name()});
-    if (!known || known->schema() == ours) continue;
-    std::ostringstream message;
-    message << "the schema of " << ours.name() << " must be " << ours << ", got " << known->schema()
-            << " from another package. Update or uninstall that package.";
-    conflict() = message.str();
-  }
-}
 
 // While it lives, a kernel that replaces one of a package that was first with this op does so without torch's warning.
 // Only ours is silenced: torch's "has warned once" mark stays as it is.
@@ -58,9 +28,8 @@ class QuietOverride {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(metal, m) {
-  find_conflict();
-  if (!conflict().empty()) return;
-  for (const char* text : kSchemas) {
+  if (!tmo::conflict().empty()) return;
+  for (const char* text : tmo::kSchemas) {
     c10::FunctionSchema schema = torch::schema(text);
     if (c10::Dispatcher::singleton().findSchema({schema.name(), schema.overload_name()})) continue;
     m.def(std::move(schema), {at::Tag::pt2_compliant_tag});
@@ -68,14 +37,14 @@ TORCH_LIBRARY_FRAGMENT(metal, m) {
 }
 
 TORCH_LIBRARY_IMPL(metal, CPU, m) {
-  if (!conflict().empty()) return;
+  if (!tmo::conflict().empty()) return;
   m.impl("sdpa", &tmo::cpu::sdpa);
   m.impl("gather_qmv", &tmo::cpu::gather_qmv);
   m.impl("gated_delta_rule", &tmo::cpu::gated_delta_rule);
 }
 
 TORCH_LIBRARY_IMPL(metal, Meta, m) {
-  if (!conflict().empty()) return;
+  if (!tmo::conflict().empty()) return;
   m.impl("sdpa", &tmo::meta::sdpa);
   m.impl("gather_qmv", &tmo::meta::gather_qmv);
   m.impl("gated_delta_rule", &tmo::meta::gated_delta_rule);
@@ -83,7 +52,7 @@ TORCH_LIBRARY_IMPL(metal, Meta, m) {
 
 // Forward runs; backward raises "derivative for metal::<op> is not implemented".
 TORCH_LIBRARY_IMPL(metal, Autograd, m) {
-  if (!conflict().empty()) return;
+  if (!tmo::conflict().empty()) return;
   const QuietOverride quiet;
   m.impl("sdpa", torch::autograd::autogradNotImplementedFallback());
   m.impl("gather_qmv", torch::autograd::autogradNotImplementedFallback());
@@ -112,22 +81,22 @@ at::Tensor sdpa_autocast(const at::Tensor& query, const at::Tensor& key, const a
 }  // namespace
 
 TORCH_LIBRARY_IMPL(metal, ADInplaceOrView, m) {
-  if (!conflict().empty()) return;
+  if (!tmo::conflict().empty()) return;
   const QuietOverride quiet;
   m.impl("gated_delta_rule", &tmo::autograd::gated_delta_rule_mutating);
 }
 
 TORCH_LIBRARY_IMPL(metal, AutocastCPU, m) {
-  if (!conflict().empty()) return;
+  if (!tmo::conflict().empty()) return;
   m.impl("sdpa", &sdpa_autocast<at::kCPU>);
 }
 
 TORCH_LIBRARY_IMPL(metal, AutocastMPS, m) {
-  if (!conflict().empty()) return;
+  if (!tmo::conflict().empty()) return;
   m.impl("sdpa", &sdpa_autocast<at::kMPS>);
 }
 
 PYBIND11_MODULE(_C, m) {
-  if (!conflict().empty()) throw pybind11::import_error(conflict());
+  if (!tmo::conflict().empty()) throw pybind11::import_error(tmo::conflict());
   m.attr("torch_version") = TORCH_VERSION;
 }

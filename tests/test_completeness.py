@@ -1,4 +1,4 @@
-"""An op is whole: the fixed list of files that CONTRIBUTING gives, for every schema of csrc/library.cpp."""
+"""An op is whole: the fixed list of files that CONTRIBUTING gives, for every schema of csrc/core/schemas.h."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 import torch_metal_ops
 
 ROOT = Path(__file__).parents[1]
-OPS = re.findall(r'"metal::(\w+)\(', (ROOT / "csrc/library.cpp").read_text())
+OPS = re.findall(r'"metal::(\w+)\(', (ROOT / "csrc/core/schemas.h").read_text())
 
 FILES = [
     "csrc/ops/{op}.h",
