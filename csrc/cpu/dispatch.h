@@ -7,11 +7,9 @@
 
 namespace tmo::cpu {
 
-// The place of each dtype of activations in a table of functions.
-enum DtypeIndex { kF32, kF16, kBF16 };
-
 // The work of the ops on one thread, over a range of items; csrc/cpu/<op>.cpp divides the items among threads.
 struct Kernels {
+  // By Dtype of query.
   void (*sdpa[3])(const SdpaParams&, const SdpaItem&, float* scratch);
   void (*sdpa_merge[3])(const SdpaParams&, const SdpaItem&, int64_t chunks, int64_t chunk_stride, float* scratch);
   void (*gather_qmv)(const GatherQmvParams& p, const GatherQmvTile& tile, int64_t n_begin, int64_t n_end,

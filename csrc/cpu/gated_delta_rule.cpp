@@ -9,14 +9,14 @@
 
 #include "../core/kernels.h"
 #include "dispatch.h"
+#include "dtype.h"
 #include "kernels/gated_delta_rule_params.h"
 
 namespace tmo::cpu {
 namespace {
 
 Strided strided(const at::Tensor& tensor) {
-  const auto dtype = tensor.scalar_type();
-  Strided out{tensor.data_ptr(), dtype == at::kFloat ? Float::f32 : dtype == at::kHalf ? Float::f16 : Float::bf16, {}};
+  Strided out{tensor.data_ptr(), dtype_of(tensor), {}};
   std::copy(tensor.strides().begin(), tensor.strides().end(), out.strides);
   return out;
 }

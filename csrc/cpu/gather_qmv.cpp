@@ -10,24 +10,14 @@
 
 #include "../core/kernels.h"
 #include "dispatch.h"
+#include "dtype.h"
 #include "kernels/gather_qmv_params.h"
 
 namespace tmo::cpu {
 namespace {
 
-FloatType float_type(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kHalf:
-      return FloatType::f16;
-    case at::kBFloat16:
-      return FloatType::bf16;
-    default:
-      return FloatType::f32;
-  }
-}
-
 GroupParameters group_parameters(const at::Tensor& t) {
-  return {t.const_data_ptr(), float_type(t), t.stride(0), t.stride(1), t.stride(2)};
+  return {t.const_data_ptr(), dtype_of(t), t.stride(0), t.stride(1), t.stride(2)};
 }
 
 // Where each row of a tensor begins, in elements, its dimensions before `dims` counted off in order.
@@ -139,7 +129,7 @@ at::Tensor gather_qmv(const at::Tensor& x, const at::Tensor& w, const at::Tensor
   p.w = bytes, p.w_end = bytes + w_size;
   p.w_expert_stride = w.stride(0), p.w_row_stride = w.stride(1), p.w_stride = w.stride(2);
   p.scales = group_parameters(scales), p.biases = group_parameters(biases);
-  p.x = x.const_data_ptr(), p.dtype = float_type(x), p.x_stride = x.stride(x.dim() - 1);
+  p.x = x.const_data_ptr(), p.dtype = dtype_of(x), p.x_stride = x.stride(x.dim() - 1);
   p.x_offsets = x_offsets.data(), p.pairs_per_row = experts.size() / x_offsets.size();
   p.out = out.mutable_data_ptr(), p.pairs = plan.pairs.data();
   run(p, plan);

@@ -12,6 +12,7 @@
 #include "../core/kernels.h"
 #include "../ops/sdpa.h"
 #include "dispatch.h"
+#include "dtype.h"
 
 namespace tmo::cpu {
 namespace {
@@ -36,31 +37,6 @@ SdpaStrides strides_of(const at::Tensor& tensor) {
   return {tensor.size(0) == 1 ? 0 : tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
-MaskType mask_type(const Optional& mask) {
-  if (!mask) return MaskType::none;
-  switch (mask->scalar_type()) {
-    case at::kBool:
-      return MaskType::boolean;
-    case at::kHalf:
-      return MaskType::f16;
-    case at::kBFloat16:
-      return MaskType::bf16;
-    default:
-      return MaskType::f32;
-  }
-}
-
-DtypeIndex dtype_index(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kHalf:
-      return kF16;
-    case at::kBFloat16:
-      return kBF16;
-    default:
-      return kF32;
-  }
-}
-
 // The number of keys in use, a batch.
 at::Tensor used_keys(const Optional& seqused_k, const SdpaShape<int64_t>& s) {
   if (!seqused_k) return at::full({s.B}, s.Lk, at::kLong);
@@ -68,8 +44,9 @@ at::Tensor used_keys(const Optional& seqused_k, const SdpaShape<int64_t>& s) {
 }
 
 void describe_mask(SdpaParams& p, const Optional& mask, const SdpaShape<int64_t>& s) {
-  p.mask_type = mask_type(mask);
+  p.has_mask = mask.has_value();
   if (!mask) return;
+  p.mask_dtype = dtype_of(*mask);
   const at::Tensor full = mask->expand({s.B, s.Hq, s.Lq, s.Lk});
   p.mask = full.const_data_ptr();
   p.mask_strides = {full.stride(0), full.stride(1), full.stride(2)};
@@ -127,7 +104,7 @@ void for_each_item(int64_t count, bool parallel, int64_t scratch_floats, const W
   });
 }
 
-void run(const SdpaParams& p, const SdpaShape<int64_t>& s, int64_t keys, DtypeIndex dtype) {
+void run(const SdpaParams& p, const SdpaShape<int64_t>& s, int64_t keys, Dtype dtype) {
   const Division division = divide(s, p.group, keys);
   Items items{s, division, nullptr, sdpa_partial_row(p)};
   at::Tensor partials;
@@ -138,10 +115,11 @@ void run(const SdpaParams& p, const SdpaShape<int64_t>& s, int64_t keys, DtypeIn
   const bool parallel = s.B * s.Hq * s.Lq * keys * (s.Dk + s.Dv) > kSerialWork;
   const int64_t scratch = sdpa_scratch(p);
   for_each_item(items.count(), parallel, scratch,
-                [&](int64_t number, float* memory) { kernels().sdpa[dtype](p, items[number], memory); });
+                [&](int64_t number, float* memory) { kernels().sdpa[size_t(dtype)](p, items[number], memory); });
   if (division.chunks == 1) return;
   for_each_item(items.count() / division.chunks, parallel, scratch, [&](int64_t number, float* memory) {
-    kernels().sdpa_merge[dtype](p, items[number * division.chunks], division.chunks, items.chunk_stride(), memory);
+    kernels().sdpa_merge[size_t(dtype)](p, items[number * division.chunks], division.chunks, items.chunk_stride(),
+                                        memory);
   });
 }
 
@@ -186,7 +164,7 @@ at::Tensor sdpa(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   p.window = sliding_window && *sliding_window < s.Lq + s.Lk ? *sliding_window : 0;
   p.scale = static_cast<float>(scale ? *scale : 1.0 / std::sqrt(static_cast<double>(s.Dk)));
   p.softcap = static_cast<float>(softcap);
-  run(p, s, keys, dtype_index(q));
+  run(p, s, keys, dtype_of(q));
   return out;
 }
 

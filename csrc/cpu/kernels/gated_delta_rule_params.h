@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-namespace tmo::cpu {
+#include "dtype.h"
 
-enum class Float : uint8_t { f32, f16, bf16 };
+namespace tmo::cpu {
 
 // A tensor argument: address, dtype and strides in elements. A missing dimension has stride 0.
 struct Strided {
   void* data;
-  Float dtype;
+  Dtype dtype;
   int64_t strides[4];
 };
 

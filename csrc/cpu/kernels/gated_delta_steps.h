@@ -10,11 +10,11 @@ namespace tmo::cpu::TMO_ISA {
 template <class Use>
 TMO_INLINE void with_data(const Strided& tensor, int64_t offset, Use use) {
   switch (tensor.dtype) {
-    case Float::f32:
+    case Dtype::f32:
       return use(static_cast<float*>(tensor.data) + offset);
-    case Float::f16:
+    case Dtype::f16:
       return use(static_cast<c10::Half*>(tensor.data) + offset);
-    case Float::bf16:
+    default:
       return use(static_cast<c10::BFloat16*>(tensor.data) + offset);
   }
 }

@@ -34,13 +34,13 @@ TMO_INLINE void load_row(const T* from, int64_t stride, int64_t count, float* to
 }
 
 // from[offset], from[offset + stride], ...
-TMO_INLINE void load_row(FloatType dtype, const void* from, int64_t offset, int64_t stride, int64_t count, float* to) {
+TMO_INLINE void load_row(Dtype dtype, const void* from, int64_t offset, int64_t stride, int64_t count, float* to) {
   switch (dtype) {
-    case FloatType::f32:
+    case Dtype::f32:
       return load_row(static_cast<const float*>(from) + offset, stride, count, to);
-    case FloatType::f16:
+    case Dtype::f16:
       return load_row(static_cast<const c10::Half*>(from) + offset, stride, count, to);
-    case FloatType::bf16:
+    default:
       return load_row(static_cast<const c10::BFloat16*>(from) + offset, stride, count, to);
   }
 }
@@ -52,13 +52,13 @@ TMO_INLINE void store_row(const float* from, int64_t count, T* to) {
   if (i < count) store_n(to + i, load_n(from + i, count - i), count - i);
 }
 
-TMO_INLINE void store_row(FloatType dtype, const float* from, int64_t count, void* to, int64_t offset) {
+TMO_INLINE void store_row(Dtype dtype, const float* from, int64_t count, void* to, int64_t offset) {
   switch (dtype) {
-    case FloatType::f32:
+    case Dtype::f32:
       return store_row(from, count, static_cast<float*>(to) + offset);
-    case FloatType::f16:
+    case Dtype::f16:
       return store_row(from, count, static_cast<c10::Half*>(to) + offset);
-    case FloatType::bf16:
+    default:
       return store_row(from, count, static_cast<c10::BFloat16*>(to) + offset);
   }
 }

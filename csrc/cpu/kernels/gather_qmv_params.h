@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-namespace tmo::cpu {
+#include "dtype.h"
 
-enum class FloatType : uint8_t { f32, f16, bf16 };
+namespace tmo::cpu {
 
 // scales or biases, [E, N, K/G]
 struct GroupParameters {
   const void* data;
-  FloatType dtype;
+  Dtype dtype;
   int64_t expert_stride, row_stride, stride;
 };
 
@@ -23,7 +23,7 @@ struct GatherQmvParams {
   // x and the output have one dtype; row r of x begins at x_offsets[r]; row p of the output, [P, N], is for row
   // p / pairs_per_row of x
   const void* x;
-  FloatType dtype;
+  Dtype dtype;
   int64_t x_stride;
   const int64_t* x_offsets;
   int64_t pairs_per_row;

@@ -117,23 +117,22 @@ TMO_INLINE float mask_at(const M* mask) {
 // Calls action(typed pointer to the mask).
 template <class Action>
 TMO_INLINE void with_mask(const SdpaParams& p, const Action& action) {
-  switch (p.mask_type) {
-    case MaskType::none:
-      return;
-    case MaskType::boolean:
+  if (!p.has_mask) return;
+  switch (p.mask_dtype) {
+    case Dtype::boolean:
       return action(static_cast<const BoolMask*>(p.mask));
-    case MaskType::f32:
+    case Dtype::f32:
       return action(static_cast<const float*>(p.mask));
-    case MaskType::f16:
+    case Dtype::f16:
       return action(static_cast<const c10::Half*>(p.mask));
-    case MaskType::bf16:
+    case Dtype::bf16:
       return action(static_cast<const c10::BFloat16*>(p.mask));
   }
 }
 
 inline bool sees_a_key(const SdpaParams& p, const SdpaItem& item, int64_t row) {
   const KeyRange keys = keys_of_row(p, item, row);
-  if (p.mask_type == MaskType::none) return keys.begin < keys.end;
+  if (!p.has_mask) return keys.begin < keys.end;
   bool sees = false;
   with_mask(p, [&](const auto* mask) {
     mask += offset_of_row(p, item, row, p.mask_strides);

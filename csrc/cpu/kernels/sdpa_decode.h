@@ -44,7 +44,7 @@ TMO_INLINE void list_seen(const SdpaParams& p, const SdpaItem& item, KeyRange ke
 inline bool list_keys(const SdpaParams& p, const SdpaItem& item, KeyRange keys, DecodeBlock& b) {
   const KeyRange first = keys_of_row(p, item, item.row_begin), last = keys_of_row(p, item, item.row_end - 1);
   b.count = 0;
-  if (p.mask_type == MaskType::none) {
+  if (!p.has_mask) {
     if (last.begin > keys.begin || first.end < keys.end) {
       list_seen<float>(p, item, keys, nullptr, b);
       return true;

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace tmo::cpu {
+#include "dtype.h"
 
-enum class MaskType { none, boolean, f32, f16, bf16 };
+namespace tmo::cpu {
 
 struct SdpaStrides {  // in elements; the last dimension is contiguous
   int64_t batch, head, row;
@@ -25,7 +25,8 @@ struct SdpaParams {
   bool is_causal;
   bool lower_right;  // query i stands at used - Lq + i instead of at i
   float scale, softcap;
-  MaskType mask_type;
+  bool has_mask;
+  Dtype mask_dtype;
 };
 
 // The unit of work: some query rows of one batch and key head against some keys. Row r of a key head is query

@@ -106,7 +106,7 @@ inline bool fill_bias(const SdpaParams& p, const SdpaItem& item, PrefillTile& t)
     for (int64_t r = 0; r < t.lanes; r += kLanes) {
       const i32v inside =
           (load_raw<i32v>(t.first_seen + r) <= int32_t(j)) & (load_raw<i32v>(t.end_seen + r) > int32_t(j));
-      const f32v from_mask = p.mask_type == MaskType::none ? f32v{} : load(t.bias + j * t.ld + r);
+      const f32v from_mask = p.has_mask ? load(t.bias + j * t.ld + r) : f32v{};
       const f32v bias = select(inside, from_mask, splat(-kInfinity));
       store(t.bias + j * t.ld + r, bias);
       seen |= bias != -kInfinity;
@@ -240,7 +240,7 @@ void sdpa_prefill(const SdpaParams& p, const SdpaItem& item, float* scratch) {
   for (t.first_key = range.begin; t.first_key < range.end; t.first_key += kSdpaTileKeys) {
     t.keys = range.end - t.first_key < kSdpaTileKeys ? range.end - t.first_key : kSdpaTileKeys;
     const bool edges = find_edges(p, item, t);
-    const bool bias = edges || p.mask_type != MaskType::none;
+    const bool bias = edges || p.has_mask;
     if (bias && !fill_bias(p, item, t)) continue;
     const Matrix k = as_f32(key + t.first_key * p.key_strides.row, p.key_strides.row, t.keys, p.Dk, t.key);
     score(p, k, t);
