@@ -69,10 +69,17 @@ using namespace metal;
   }
 }
 
-// What a tile of the products has in threadgroup memory: 32 columns, and 4 more so that rows begin at different banks.
+// What a tile has in threadgroup memory: 32 columns, and 4 more so that rows begin at different banks.
 constant constexpr uint kTileColumns = 32;
 constant constexpr uint kTileStride = kTileColumns + 4;
 constant constexpr uint kOutputStride = kTileOutputs + 4;
+// A sum of products is long when K is. Adding up sums of so many columns bounds the rounding.
+constant constexpr uint kSumColumns = 2 * kTileColumns;
+
+// The 8 x 8 matrices of a simdgroup's products: pairs by outputs.
+constant constexpr int kPairBlocks = kTilePairs / 8;
+constant constexpr int kOutputBlocks = kTileOutputs * 32 / kTileThreads / 8;
+constant constexpr int kBlocks = kPairBlocks * kOutputBlocks;
 
 // 16 weights of a row, dequantised; zeros beyond the matrix.
 template <int kBits>
@@ -105,11 +112,40 @@ inline void dequantize(device const uchar* w_row, device const void* scales, int
   }
 }
 
+// products += the tile's rows of x times the simdgroup's rows of weights.
+inline void multiply_columns(threadgroup const float* x, threadgroup const float* w, int pair_blocks,
+                             thread simdgroup_float8x8* products) {
+#pragma unroll
+  for (int c = 0; c < int(kTileColumns); c += 8) {
+    simdgroup_float8x8 rows, weights[kOutputBlocks];
+#pragma unroll
+    for (int b = 0; b < kOutputBlocks; b++) {
+      simdgroup_load(weights[b], w + b * 8 * int(kTileStride) + c, kTileStride, ulong2(0, 0), true);
+    }
+#pragma unroll
+    for (int a = 0; a < kPairBlocks; a++) {
+      if (a >= pair_blocks) continue;
+      simdgroup_load(rows, x + a * 8 * int(kTileStride) + c, kTileStride);
+#pragma unroll
+      for (int b = 0; b < kOutputBlocks; b++) {
+        const int block = a * kOutputBlocks + b;
+        simdgroup_multiply_accumulate(products[block], rows, weights[b], products[block]);
+      }
+    }
+  }
+}
+
+// What this lane holds of a matrix: two neighbours of a row.
+inline thread float2& elements(thread simdgroup_float8x8& matrix) {
+  return reinterpret_cast<thread float2&>(matrix.thread_elements());
+}
+
 // tiles, sorted, counts: from the kernels above.
 // Grid     threadgroups (ceil(N / 64), tiles that there can be); threadgroup (128): 4 simdgroups, each all pairs of the
 //          tile times 16 rows of weights, 4 x 2 matrices of 8 x 8
-// Method   32 columns at a time, of x and of dequantised weights, in threadgroup memory, all in float32. Rows of eight
-//          pairs that the tile does not have are not multiplied.
+// Method   32 columns at a time, of x and of dequantised weights, in threadgroup memory, all in float32. A thread
+//          dequantises 16 columns of one row of weights and converts 8 columns of one row of x. Rows of eight pairs
+//          that the tile does not have are not multiplied.
 template <int kBits>
 [[kernel]] void gather_qmv_tile(device const void* x [[buffer(0)]], device const uchar* w [[buffer(1)]],
                                 device const void* scales [[buffer(2)]], device const void* biases [[buffer(3)]],
@@ -118,83 +154,64 @@ template <int kBits>
                                 constant GatherQmvParams& p [[buffer(8)]], uint2 at [[threadgroup_position_in_grid]],
                                 uint i [[thread_index_in_threadgroup]],
                                 uint simdgroup [[simdgroup_index_in_threadgroup]]) {
-  constexpr int kPairBlocks = kTilePairs / 8, kOutputBlocks = kTileOutputs * 32 / kTileThreads / 8;
   threadgroup float4 x_memory[kTilePairs * kTileStride / 4];
   threadgroup float4 w_memory[kTileOutputs * kTileStride / 4];  // of the results, too, in the end
   if (at.y >= counts[p.E + 2]) return;
   const uint4 tile = tiles[at.y];
   const uint expert = tile.x, first = tile.y, count = tile.z, n0 = at.x * kTileOutputs;
-  if (expert >= p.E) {
-    const uint n = n0 + i % kTileOutputs;
-    for (uint m = i / kTileOutputs; m < count && n < p.N; m += kTileThreads / kTileOutputs) {
-      store_float(y, int64_t(sorted[first + m]) * p.N + n, p.dtype, no_expert_value(expert, p.E));
-    }
-    return;
-  }
-
-  // a thread dequantises 16 columns of one row of weights, and converts 8 columns of one row of x
-  const uint w_row = i / 2, w_column = i % 2 * 16, x_row = i / 4, x_column = i % 4 * 8;
-  const uint n = n0 + w_row;
-  const bool has_weights = n < p.N, has_x = x_row < count;
-  const int64_t w_offset = has_weights ? expert * p.w_expert_stride + n * p.w_row_stride : 0;
-  const int64_t scale_row = expert * p.scales.expert_stride + n * p.scales.row_stride;
-  const int64_t bias_row = expert * p.biases.expert_stride + n * p.biases.row_stride;
-  const int64_t x_offset = has_x ? row_offset(p.x_rows, sorted[first + x_row] / p.top_k) : 0;
-  threadgroup float4* const w_to = w_memory + (w_row * kTileStride + w_column) / 4;
-  threadgroup float4* const x_to = x_memory + (x_row * kTileStride + x_column) / 4;
   threadgroup float* const w_tile = reinterpret_cast<threadgroup float*>(w_memory);
   threadgroup float* const x_tile = reinterpret_cast<threadgroup float*>(x_memory);
-  threadgroup float* const w_from = w_tile + simdgroup * kOutputBlocks * 8 * kTileStride;
-  const int pair_blocks = int(count + 7) / 8;
 
-  simdgroup_float8x8 products[kPairBlocks][kOutputBlocks];
+  if (expert < p.E) {
+    const uint w_row = i / 2, w_column = i % 2 * 16, x_row = i / 4, x_column = i % 4 * 8;
+    const uint n = n0 + w_row;
+    const bool has_weights = n < p.N, has_x = x_row < count;
+    const int64_t w_offset = has_weights ? expert * p.w_expert_stride + n * p.w_row_stride : 0;
+    const int64_t scale_row = expert * p.scales.expert_stride + n * p.scales.row_stride;
+    const int64_t bias_row = expert * p.biases.expert_stride + n * p.biases.row_stride;
+    const int64_t x_offset = has_x ? row_offset(p.x_rows, sorted[first + x_row] / p.top_k) : 0;
+    threadgroup float4* const w_to = w_memory + (w_row * kTileStride + w_column) / 4;
+    threadgroup float4* const x_to = x_memory + (x_row * kTileStride + x_column) / 4;
+    threadgroup const float* const w_from = w_tile + simdgroup * kOutputBlocks * 8 * kTileStride;
+    const int pair_blocks = int(count + 7) / 8;
+
+    float2 totals[kBlocks] = {};
+    for (uint sum = 0; sum < p.K; sum += kSumColumns) {
+      simdgroup_float8x8 products[kBlocks];
 #pragma unroll
-  for (int a = 0; a < kPairBlocks; a++) {
-#pragma unroll
-    for (int b = 0; b < kOutputBlocks; b++) products[a][b] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-  }
-  for (uint k = 0; k < p.K; k += kTileColumns) {
-    dequantize<kBits>(w + w_offset, scales, scale_row, biases, bias_row, p, has_weights, k + w_column, w_to);
-    float values[8] = {};
-    if (has_x && k + x_column < p.K) {
-      load_x<8>(x, p, x_offset + int64_t(k + x_column) * p.x_stride, values);
-    }
-    x_to[0] = float4(values[0], values[1], values[2], values[3]);
-    x_to[1] = float4(values[4], values[5], values[6], values[7]);
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-    for (int c = 0; c < int(kTileColumns); c += 8) {
-      simdgroup_float8x8 weights[kOutputBlocks], rows;
-#pragma unroll
-      for (int b = 0; b < kOutputBlocks; b++) {
-        simdgroup_load(weights[b], w_from + b * 8 * int(kTileStride) + c, kTileStride, ulong2(0, 0), true);
-      }
-#pragma unroll
-      for (int a = 0; a < kPairBlocks; a++) {
-        if (a >= pair_blocks) continue;
-        simdgroup_load(rows, x_tile + a * 8 * int(kTileStride) + c, kTileStride);
-#pragma unroll
-        for (int b = 0; b < kOutputBlocks; b++) {
-          simdgroup_multiply_accumulate(products[a][b], rows, weights[b], products[a][b]);
+      for (int b = 0; b < kBlocks; b++) products[b] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+      for (uint k = sum; k < min(sum + kSumColumns, p.K); k += kTileColumns) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        dequantize<kBits>(w + w_offset, scales, scale_row, biases, bias_row, p, has_weights, k + w_column, w_to);
+        float values[8] = {};
+        if (has_x && k + x_column < p.K) {
+          load_x<8>(x, p, x_offset + int64_t(k + x_column) * p.x_stride, values);
         }
+        x_to[0] = float4(values[0], values[1], values[2], values[3]);
+        x_to[1] = float4(values[4], values[5], values[6], values[7]);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        multiply_columns(x_tile, w_from, pair_blocks, products);
       }
+#pragma unroll
+      for (int b = 0; b < kBlocks; b++) totals[b] += elements(products[b]);
+    }
+
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    threadgroup float* const y_to = w_tile + simdgroup * kOutputBlocks * 8;
+#pragma unroll
+    for (int b = 0; b < kBlocks; b++) {
+      if (b / kOutputBlocks >= pair_blocks) continue;
+      simdgroup_float8x8 total;
+      elements(total) = totals[b];
+      simdgroup_store(total, y_to + b / kOutputBlocks * 8 * int(kOutputStride) + b % kOutputBlocks * 8, kOutputStride);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  threadgroup float* const y_to = w_tile + simdgroup * kOutputBlocks * 8;
-#pragma unroll
-  for (int a = 0; a < kPairBlocks; a++) {
-    if (a >= pair_blocks) continue;
-#pragma unroll
-    for (int b = 0; b < kOutputBlocks; b++) {
-      simdgroup_store(products[a][b], y_to + a * 8 * int(kOutputStride) + b * 8, kOutputStride);
-    }
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint column = i % kTileOutputs;
   for (uint m = i / kTileOutputs; m < count && n0 + column < p.N; m += kTileThreads / kTileOutputs) {
-    store_float(y, int64_t(sorted[first + m]) * p.N + n0 + column, p.dtype, w_tile[m * kOutputStride + column]);
+    const float value = expert < p.E ? w_tile[m * kOutputStride + column] : no_expert_value(expert, p.E);
+    store_float(y, int64_t(sorted[first + m]) * p.N + n0 + column, p.dtype, value);
   }
 }
 
