@@ -1,16 +1,22 @@
+import sys
+
 import pytest
 import torch
 
+import simulator
 import torch_metal_ops  # noqa: F401, registers the ops
 
 DEVICES = ["cpu", "mps"]
+
+if sys.platform.startswith("linux"):
+    simulator.activate(check=True)  # before anything asks torch whether there is an mps device
 
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     """Each device that computes; the Meta kernel is held to the same table in test_contract.py."""
     if request.param == "mps" and not torch.backends.mps.is_available():
-        pytest.skip("torch here has no mps device: it needs a Mac, or the simulated one, which is not written yet")
+        pytest.skip("torch here has no mps device: it needs a Mac with Metal, or Linux for the simulated one")
     return request.param
 
 

@@ -91,8 +91,8 @@ def _metallib(source: str, library: str) -> bytes:
         return result.read_bytes()
 
 
-def write(output: Path, metallib: bool) -> None:
-    """Writes the C++ file, if its content has changed."""
+def definitions(metallib: bool) -> str:
+    """The text of the C++ file."""
     arrays, entries = [], []
     for path in libraries():
         name, source = path.stem, flatten(path)
@@ -101,7 +101,7 @@ def write(output: Path, metallib: bool) -> None:
         arrays.append(f"const uint8_t k_{name}_metallib[] = {{{', '.join(map(str, compiled or b'0'))}}};")
         arrays.append(f'const char k_{name}_source[] = R"metal({source})metal";')
         entries.append(f'    {{"{name}", k_{name}_source, k_{name}_metallib, {len(compiled)}}},')
-    text = "\n".join(
+    return "\n".join(
         [
             "// Written by tools/embed_metal.py from csrc/mps/kernels.",
             f'#include "{KERNELS.parent.as_posix()}/shaders.h"',
@@ -115,6 +115,11 @@ def write(output: Path, metallib: bool) -> None:
             "",
         ]
     )
+
+
+def write(output: Path, metallib: bool) -> None:
+    """Writes the C++ file, if its content has changed."""
+    text = definitions(metallib)
     if not output.exists() or output.read_text() != text:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text)

@@ -37,8 +37,13 @@ def _environment() -> str:
 
 
 def cached(name: str, *content: object, make: Callable[[Path], None]) -> Path:
+    """A compiled kernel or a part of one."""
+    return stored(name, _environment(), *content, make=make)
+
+
+def stored(name: str, *content: object, make: Callable[[Path], None]) -> Path:
     """The file that `make(path)` writes from `content`, made now if it is not there."""
-    digest = hashlib.sha256(repr((_environment(), content)).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:32]
     stem, _, suffix = name.partition(".")
     target = folder() / f"{stem}-{digest}.{suffix}"
     if not target.exists():

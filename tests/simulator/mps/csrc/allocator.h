@@ -1,0 +1,9 @@
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace simulator {
+
+c10::DeviceAllocator& allocator();
+
+}  // namespace simulator
