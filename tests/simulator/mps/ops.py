@@ -7,8 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-from simulator.msl.cache import stored
 from simulator.mps.build import build
+from simulator.msl.cache import stored
 
 ROOT = Path(__file__).resolve().parents[3]
 CSRC = ROOT / "csrc"
