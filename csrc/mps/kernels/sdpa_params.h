@@ -2,9 +2,9 @@
 #ifndef TMO_MPS_SDPA_PARAMS_H
 #define TMO_MPS_SDPA_PARAMS_H
 
-#ifndef __METAL_VERSION__
-#include <cstdint>
-#endif
+#include "common/dtype.h"
+
+enum { kSdpaMaxSplits = 128 };  // decode
 
 struct SdpaStrides {  // in elements; the last dimension is contiguous, a broadcast one has stride 0
   int64_t batch, head, row;
