@@ -19,10 +19,10 @@ struct SdpaPrefillKernel {
 };
 
 inline constexpr std::array kSdpaPrefillKernels{
-    SdpaPrefillKernel{64, 64, 4, 32, 32},    SdpaPrefillKernel{80, 80, 5, 32, 32},
-    SdpaPrefillKernel{96, 96, 6, 32, 32},    SdpaPrefillKernel{112, 112, 7, 32, 32},
-    SdpaPrefillKernel{128, 128, 8, 32, 32},  SdpaPrefillKernel{192, 128, 8, 32, 16},
-    SdpaPrefillKernel{192, 192, 6, 32, 16},  SdpaPrefillKernel{256, 256, 8, 32, 16},
+    SdpaPrefillKernel{64, 64, 4, 32, 32},   SdpaPrefillKernel{80, 80, 5, 32, 32},
+    SdpaPrefillKernel{96, 96, 6, 32, 32},   SdpaPrefillKernel{112, 112, 7, 32, 32},
+    SdpaPrefillKernel{128, 128, 8, 32, 32}, SdpaPrefillKernel{192, 128, 8, 32, 16},
+    SdpaPrefillKernel{192, 192, 6, 32, 16}, SdpaPrefillKernel{256, 256, 8, 32, 16},
     SdpaPrefillKernel{576, 512, 8, 16, 8},
 };
 
@@ -58,8 +58,8 @@ inline std::vector<std::string> sdpa_prefill_kernels() {
   return names;
 }
 
-// Into how many parts the keys of each tile are divided, at most `most`: until two threadgroups a core have work, as long
-// as a part keeps 256 keys, which outweigh its partial results.
+// Into how many parts the keys of each tile are divided, at most `most`: until two threadgroups a core have work, as
+// long as a part keeps 256 keys, which outweigh its partial results.
 inline int64_t sdpa_prefill_splits(int64_t tiles, int64_t keys, int64_t cores, int64_t most) {
   return std::clamp<int64_t>(std::min(2 * cores / std::max<int64_t>(tiles, 1), keys / 256), 1, most);
 }
