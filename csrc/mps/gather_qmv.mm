@@ -9,22 +9,12 @@
 
 #include "../core/kernels.h"
 #include "../ops/gather_qmv_kernels.h"
+#include "dtype.h"
 #include "kernels/gather_qmv_params.h"
 #include "launch.h"
 
 namespace tmo::mps {
 namespace {
-
-uint32_t dtype_tag(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kHalf:
-      return kFloat16;
-    case at::kBFloat16:
-      return kBFloat16;
-    default:
-      return kFloat32;
-  }
-}
 
 // The first `dims` dimensions of a tensor, as few as possible. False where they are too many for the kernels.
 bool find_rows(const at::Tensor& tensor, int64_t dims, GatherQmvRows& rows) {
@@ -61,9 +51,7 @@ bool rows_aligned(const at::Tensor& tensor, int64_t bytes) {
   return aligned;
 }
 
-GatherQmvGroups groups_of(const at::Tensor& t) {
-  return {t.stride(0), t.stride(1), t.stride(2), dtype_tag(t), 0};
-}
+GatherQmvGroups groups_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2), dtype_tag(t), 0}; }
 
 GatherQmvParams make_params(const GatherQmvTensors& t, const GatherQmvShape<int64_t>& s) {
   GatherQmvParams p{};

@@ -4,7 +4,7 @@
 
 #include "common/dtype.h"
 
-enum { kSdpaMaxSplits = 128 };  // decode
+enum { kSdpaMaxSplits = 128, kSdpaDecodeThreads = 128, kSdpaReduceThreads = 128 };
 
 struct SdpaStrides {  // in elements; the last dimension is contiguous, a broadcast one has stride 0
   int64_t batch, head, row;
