@@ -179,6 +179,20 @@ def test_error_there_are_no_experts():
         call.run()
 
 
+@pytest.mark.parametrize("rows", [3, 40])
+@pytest.mark.parametrize("value", [-2, 3, 2**31, -(2**40)])
+def test_no_such_expert_is_nan_where_data_stays_on_the_device(rows, value):
+    """On MPS nobody waits for the indices; on the CPU this is an error, above."""
+    if not torch.backends.mps.is_available():
+        pytest.skip("torch here has no mps device")
+    w, scales, biases = quantize_affine(torch.randn(3, 5, 64), group_size=32)
+    x, indices = torch.randn(rows, 64), torch.arange(rows) % 3
+    expected = gather_qmv(x, w, scales, biases, indices, 32)
+    indices[1], expected[1] = value, torch.nan
+    result = gather_qmv(*(tensor.to("mps") for tensor in (x, w, scales, biases, indices)), 32)
+    torch.testing.assert_close(result.cpu(), expected, equal_nan=True)
+
+
 # -- properties
 
 

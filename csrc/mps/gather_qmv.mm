@@ -9,22 +9,12 @@
 
 #include "../core/kernels.h"
 #include "../ops/gather_qmv_kernels.h"
+#include "dtype.h"
 #include "kernels/gather_qmv_params.h"
 #include "launch.h"
 
 namespace tmo::mps {
 namespace {
-
-uint32_t dtype_tag(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kHalf:
-      return kFloat16;
-    case at::kBFloat16:
-      return kBFloat16;
-    default:
-      return kFloat32;
-  }
-}
 
 // The first `dims` dimensions of a tensor, as few as possible. False where they are too many for the kernels.
 bool find_rows(const at::Tensor& tensor, int64_t dims, GatherQmvRows& rows) {
@@ -61,16 +51,14 @@ bool rows_aligned(const at::Tensor& tensor, int64_t bytes) {
   return aligned;
 }
 
-GatherQmvGroups groups_of(const at::Tensor& t) {
-  return {t.stride(0), t.stride(1), t.stride(2), dtype_tag(t), 0};
-}
+GatherQmvGroups groups_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2), dtype_of(t), 0}; }
 
 GatherQmvParams make_params(const GatherQmvTensors& t, const GatherQmvShape<int64_t>& s) {
   GatherQmvParams p{};
   p.pairs = t.expert_indices.numel(), p.N = s.N, p.K = s.K, p.E = s.E;
   p.top_k = s.top_k ? t.expert_indices.size(-1) : 1;
   p.bits = s.bits, p.group_shift = std::countr_zero(uint64_t(s.group_size));
-  p.dtype = dtype_tag(t.x);
+  p.dtype = dtype_of(t.x);
   p.long_indices = t.expert_indices.scalar_type() == at::kLong;
   // 32 weights are 4 * bits bytes, which are read in loads of a power of two that divides them
   const int64_t load = std::min<int64_t>(16, int64_t(1) << std::countr_zero(uint64_t(4 * s.bits)));
