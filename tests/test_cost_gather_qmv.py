@@ -1,11 +1,14 @@
 """What gather_qmv's Metal kernels read and do, to the byte."""
 
+import sys
+
 import pytest
 import torch
 
 from cases.gather_qmv import Case
+from simulator import mps
 
-mps = pytest.importorskip("simulator.mps")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it is the simulated device that counts")
 
 DECODE_OUTPUTS, TILE_PAIRS, TILE_OUTPUTS = 4, 32, 64  # of csrc/mps/kernels/gather_qmv_params.h
 X, W = 0, 1  # buffers of both kernels that multiply
@@ -14,7 +17,6 @@ BITS = [2, 3, 4, 5, 6, 8]
 
 def recorded(case):
     """The indices of a call, the bytes of an expert's weights, and the launches."""
-    mps.activate(check=True)
     call = case.call().copy("mps")
     with mps.record() as launches:
         call.run()
