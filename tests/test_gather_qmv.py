@@ -54,8 +54,8 @@ def test_error_w_dtype():
 def test_error_scales_dtype():
     expect_error(
         ValueError,
-        _call(scales=torch.ones(4, 5, 2, dtype=torch.float64)),
-        """gather_qmv: scales must be float32, float16 or bfloat16, got Double. Convert it with .to() first.""",
+        _call(scales=torch.ones(4, 5, 2, dtype=torch.int32)),
+        """gather_qmv: scales must be float32, float16 or bfloat16, got Int. Convert it with .to() first.""",
     )
 
 
@@ -177,6 +177,33 @@ def test_error_there_are_no_experts():
     call = _call(w=torch.ones(0, 5, 32, dtype=torch.uint8), scales=torch.ones(0, 5, 2), biases=torch.ones(0, 5, 2))
     with pytest.raises(IndexError, match=r"expert_indices must be from 0 to E-1 = -1, or -1, got 0"):
         call.run()
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+@pytest.mark.parametrize("value", [-2, 3, 2**31, -(2**40)])
+def test_no_such_expert_is_nan_where_data_stays_on_the_device(rows, value):
+    """On MPS nobody waits for the indices; on the CPU this is an error, above."""
+    if not torch.backends.mps.is_available():
+        pytest.skip("torch here has no mps device")
+    w, scales, biases = quantize_affine(torch.randn(3, 5, 64), group_size=32)
+    x, indices = torch.randn(rows, 64), torch.arange(rows) % 3
+    expected = gather_qmv(x, w, scales, biases, indices, 32)
+    indices[1], expected[1] = value, torch.nan
+    result = gather_qmv(*(tensor.to("mps") for tensor in (x, w, scales, biases, indices)), 32)
+    torch.testing.assert_close(result.cpu(), expected, equal_nan=True)
+
+
+def test_error_more_experts_than_32_bits_count_where_kernels_count_in_them():
+    if not torch.backends.mps.is_available():
+        pytest.skip("torch here has no mps device")
+    w, scales = torch.zeros(1, 1, 8, dtype=torch.uint8), torch.zeros(1, 1, 1)
+    w, scales = w.to("mps").expand(2**31, 1, 8), scales.to("mps").expand(2**31, 1, 1)
+    x, indices = torch.zeros(1, 16, device="mps"), torch.zeros(1, dtype=torch.int32, device="mps")
+    with pytest.raises(NotImplementedError) as caught:
+        gather_qmv(x, w, scales, scales, indices, 16)
+    assert str(caught.value).splitlines()[0] == (
+        "gather_qmv: rows, E, N and K must each be below 2^31 on MPS, got 2147483648. Split the call."
+    )
 
 
 # -- properties

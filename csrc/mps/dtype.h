@@ -1,4 +1,3 @@
-// The dtype of a tensor as the shaders know it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +6,8 @@
 
 namespace tmo::mps {
 
-inline uint32_t dtype_tag(const at::Tensor& tensor) {
+// The kernels' tag for the dtype of a tensor that has passed its op's check.
+inline uint32_t dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kHalf:
       return kFloat16;

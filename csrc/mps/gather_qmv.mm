@@ -51,14 +51,14 @@ bool rows_aligned(const at::Tensor& tensor, int64_t bytes) {
   return aligned;
 }
 
-GatherQmvGroups groups_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2), dtype_tag(t), 0}; }
+GatherQmvGroups groups_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2), dtype_of(t), 0}; }
 
 GatherQmvParams make_params(const GatherQmvTensors& t, const GatherQmvShape<int64_t>& s) {
   GatherQmvParams p{};
   p.pairs = t.expert_indices.numel(), p.N = s.N, p.K = s.K, p.E = s.E;
   p.top_k = s.top_k ? t.expert_indices.size(-1) : 1;
   p.bits = s.bits, p.group_shift = std::countr_zero(uint64_t(s.group_size));
-  p.dtype = dtype_tag(t.x);
+  p.dtype = dtype_of(t.x);
   p.long_indices = t.expert_indices.scalar_type() == at::kLong;
   // 32 weights are 4 * bits bytes, which are read in loads of a power of two that divides them
   const int64_t load = std::min<int64_t>(16, int64_t(1) << std::countr_zero(uint64_t(4 * s.bits)));

@@ -16,8 +16,8 @@ struct Size {
 };
 
 // One argument of a kernel: a tensor, bound from its first element on, or bytes that are copied (at most 4 KB). It
-// refers to the caller's value, so it lives only within the call of launch. An undefined tensor stands for an optional
-// one that was not given: something is bound there, which the kernel must not read.
+// refers to the caller's value, so it lives only within the call of launch. For a tensor that is undefined,
+// an optional one that was not given, or empty, something else is bound, which the kernel must not read.
 class Arg {
  public:
   Arg(const at::Tensor& tensor) : tensor_(&tensor) {}

@@ -44,12 +44,14 @@ MetalKernelFunction& find(const std::string& library, const std::string& kernel)
   return *loaded->getCachedKernelFunctionPtr(kernel);
 }
 
-// What is bound for a tensor that was not given: any memory of the GPU.
+bool has_memory(const Arg& arg) { return arg.tensor() && arg.tensor()->defined() && arg.tensor()->numel() > 0; }
+
+// What is bound for a tensor that was not given or is empty, since every index must be bound: any memory of the GPU.
 const at::Tensor& stand_in(std::initializer_list<Arg> args) {
   for (const Arg& arg : args) {
-    if (arg.tensor() && arg.tensor()->defined()) return *arg.tensor();
+    if (has_memory(arg)) return *arg.tensor();
   }
-  TORCH_INTERNAL_ASSERT(false, "a kernel needs at least one tensor");
+  TORCH_INTERNAL_ASSERT(false, "a kernel needs at least one tensor that is not empty");
 }
 
 }  // namespace
@@ -66,7 +68,7 @@ void launch(const char* library, const std::string& kernel, Size groups, Size gr
     unsigned index = 0;
     for (const Arg& arg : args) {
       if (arg.tensor()) {
-        function.setArg(index++, arg.tensor()->defined() ? *arg.tensor() : stand_in(args));
+        function.setArg(index++, has_memory(arg) ? *arg.tensor() : stand_in(args));
       } else {
         function.setArg(index++, arg.bytes(), arg.size());
       }

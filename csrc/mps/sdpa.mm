@@ -41,9 +41,9 @@ void describe_tensors(SdpaParams& p, const SdpaArguments& t) {
   if (p.has_mask) {
     p.mask = {t.mask.stride(0), t.mask.stride(1), t.mask.stride(2)};
     p.mask_key = t.mask.stride(3);
-    p.mask_dtype = dtype_tag(t.mask);
+    p.mask_dtype = dtype_of(t.mask);
   }
-  if (p.has_sinks) p.sinks_stride = t.sinks.stride(0), p.sinks_dtype = dtype_tag(t.sinks);
+  if (p.has_sinks) p.sinks_stride = t.sinks.stride(0), p.sinks_dtype = dtype_of(t.sinks);
   if (t.seqused.defined()) {
     p.seqused_stride = t.seqused.stride(0);
     p.seqused_bits = t.seqused.scalar_type() == at::kLong ? 64 : 32;

@@ -34,6 +34,12 @@ def transposed(tensor: Tensor) -> Tensor:
     return tensor.transpose(0, 1).contiguous().transpose(0, 1)
 
 
+def reversed_dims(tensor: Tensor) -> Tensor:
+    """The same values with all dimensions but the last in the other order in memory."""
+    order = [*reversed(range(tensor.dim() - 1)), tensor.dim() - 1]
+    return tensor.permute(order).contiguous().permute(order)
+
+
 def one_expert(tensor: Tensor) -> Tensor:
     """The first expert's values for all, stride 0."""
     return tensor[:1].expand_as(tensor)
@@ -123,7 +129,8 @@ CASES = [
         for group in (16, 32, 64, 128, 256)
     ),
     *(
-        Case(E=2, N=9, K=K, bits=bits, group=group, rows=(11,), why="K that is no whole number of vectors (MLX 3887)")
+        Case(E=2, N=9, K=K, bits=bits, group=group, rows=(rows,), why="K that is no whole number of vectors (MLX 3887)")
+        for rows in (3, 11)
         for bits, K, group in [
             (2, 272, 16),
             (3, 80, 16),
@@ -153,6 +160,7 @@ CASES = [
     Case(E=8, N=6, rows=(3, 5), top_k=2, index=torch.int32, dtype=bf16, why="top-k: each row meets two experts"),
     Case(E=3, N=6, rows=(2, 3, 2), top_k=3, experts="some", why="top-k with rows of three dimensions, and -1"),
     Case(E=3, N=6, rows=(2, 3), why="one expert a row, rows of two dimensions"),
+    Case(E=300, N=1, K=16, group=16, rows=(1200,), why="more experts than a threadgroup has threads"),
     Case(rows=(), why="x is one vector, the index a scalar"),
     Case(rows=(), top_k=2, why="x is one vector with two experts"),
     Case(rows=(0,), why="no rows (MLX: an empty grid)"),
@@ -169,6 +177,7 @@ CASES = [
     Case(x_layout=transposed, rows=(6,), dtype=bf16, why="x is a transpose: its last dimension is strided"),
     Case(x_layout=transposed, rows=(2, 3), top_k=2, why="x has its first dimensions swapped"),
     Case(x_layout=sliced, rows=(2, 3), dtype=f16, why="x in rows wider than used, behind an offset"),
+    Case(E=1, N=2, K=16, group=16, rows=(2,) * 9, x_layout=reversed_dims, why="many dimensions that are not one"),
     Case(x_layout=one_expert, rows=(12,), why="x is one row for all, stride 0"),
     Case(x_layout=odd_singletons, rows=(1,), why="strides of dimensions of size 1 mean nothing"),
     Case(E=1, w_layout=odd_singletons, why="strides of dimensions of size 1 mean nothing"),

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-import simulator.mps
 from cases import Call
-from simulator import mutations
+from simulator import mps, mutations
 from simulator.mps import Launch
 from simulator.msl import Fault
 from simulator.mutations import Mutation
@@ -23,8 +22,7 @@ MUTATIONS = [mutation for table in TABLES.values() for mutation in table]
 
 @functools.cache
 def launches(call: Callable[[], Call]) -> list[Launch]:
-    simulator.mps.activate(check=True)
-    with simulator.mps.record() as recorded:
+    with mps.record() as recorded:
         call().copy("mps").run()
     return recorded
 

@@ -6,7 +6,7 @@
 #include "common/dtype.h"
 
 enum GatherQmvSizes : uint32_t {
-  kMaxRowDims = 16,
+  kMaxRowDims = 8,
   kDecodeOutputs = 4,     // rows of weights a simdgroup of the decode kernels has
   kDecodeSimdgroups = 2,  // in a threadgroup of them
   kTilePairs = 32,        // pairs of one expert that the tile kernels multiply together,

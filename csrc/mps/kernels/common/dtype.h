@@ -4,16 +4,9 @@
 
 #ifndef __METAL_VERSION__
 #include <cstdint>
-#define TMO_CONSTANT
-#else
-#define TMO_CONSTANT constant
 #endif
 
-static TMO_CONSTANT constexpr uint32_t kFloat32 = 0;
-static TMO_CONSTANT constexpr uint32_t kFloat16 = 1;
-static TMO_CONSTANT constexpr uint32_t kBFloat16 = 2;
-static TMO_CONSTANT constexpr uint32_t kBool = 3;
-
-#undef TMO_CONSTANT
+// Enumerators, since a shader that does not use all of them would be warned of constants.
+enum DtypeTag : uint32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kBool = 3 };
 
 #endif
