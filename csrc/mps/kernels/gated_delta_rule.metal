@@ -1,0 +1,16 @@
+// The kernels of metal::gated_delta_rule. csrc/ops/gated_delta_rule_kernels.h chooses one and makes its name.
+#include "gated_delta_rule_recurrent.h"
+
+#define TMO_RECURRENT(name, lanes, vectors, per_channel, tail)                                                    \
+  template [[host_name(name)]] [[kernel]] decltype(gated_delta_rule_recurrent<lanes, vectors, per_channel, tail>) \
+      gated_delta_rule_recurrent<lanes, vectors, per_channel, tail>;
+
+#define TMO_RECURRENT_ALL(dk, lanes, vectors)                                                 \
+  TMO_RECURRENT("gated_delta_rule_recurrent_dk" #dk, lanes, vectors, false, false)            \
+  TMO_RECURRENT("gated_delta_rule_recurrent_dk" #dk "_channels", lanes, vectors, true, false) \
+  TMO_RECURRENT("gated_delta_rule_recurrent_upto" #dk, lanes, vectors, false, true)           \
+  TMO_RECURRENT("gated_delta_rule_recurrent_upto" #dk "_channels", lanes, vectors, true, true)
+
+TMO_RECURRENT_ALL(64, 4, 4)
+TMO_RECURRENT_ALL(128, 4, 8)
+TMO_RECURRENT_ALL(256, 8, 8)
