@@ -161,8 +161,8 @@ MUTATIONS = [
     Mutation(
         masked,
         F32,
-        "if (has_rows<S>(i, blocks)) {",
-        "if (has_rows<S>(i, blocks) && size != 0) {",
+        "if (i < blocks) {",
+        "if (i < blocks && size != 0) {",
         Fault.SIMD_DIVERGENCE,
         "lanes without a value leave out a product of matrices",
     ),
