@@ -11,7 +11,8 @@ void sdpa_prefill(const SdpaArguments& t, SdpaParams p) {
   const auto choice = choose_sdpa_prefill(p.Dk, p.Dv, t.query.scalar_type());
   const int64_t batches = t.out.size(0), rows = int64_t(p.Lq) * p.group;
   const int64_t tiles = (rows + choice.rows - 1) / choice.rows;
-  const int64_t splits = sdpa_prefill_splits(tiles * p.Hkv * batches, p.Lk, gpu_cores(), kSdpaMaxSplits);
+  const int64_t simdgroups = tiles * p.Hkv * batches * choice.simdgroups;
+  const int64_t splits = sdpa_prefill_splits(simdgroups, p.Lk, gpu_cores(), kSdpaMaxSplits);
   p.splits = splits;
   at::Tensor references, weighted;
   if (splits > 1) {

@@ -62,10 +62,10 @@ inline std::vector<std::string> sdpa_prefill_kernels() {
   return names;
 }
 
-// Into how many parts the keys of each tile are divided, at most `most`: until two threadgroups a core have work, as
-// long as a part keeps 256 keys, which outweigh its partial results.
-inline int64_t sdpa_prefill_splits(int64_t tiles, int64_t keys, int64_t cores, int64_t most) {
-  return std::clamp<int64_t>(std::min(2 * cores / std::max<int64_t>(tiles, 1), keys / 256), 1, most);
+// Into how many parts the keys of each tile are divided, at most `most`: until the simdgroups that the cores have room
+// for have work, as long as a part keeps 256 keys, which outweigh its partial results.
+inline int64_t sdpa_prefill_splits(int64_t simdgroups, int64_t keys, int64_t cores, int64_t most) {
+  return std::clamp<int64_t>(std::min(32 * cores / std::max<int64_t>(simdgroups, 1), keys / 256), 1, most);
 }
 
 }  // namespace tmo

@@ -30,8 +30,8 @@ template <typename T, int kDk, int kDv, int kRows, int kSimdgroups>
                              ushort simdgroup_index [[simdgroup_index_in_threadgroup]],
                              ushort lane [[thread_index_in_simdgroup]]) {
   typedef PrefillShape<T, kDk, kDv, kRows, kSimdgroups> S;
-  threadgroup T queries[kRows * S::kQueryStride];
-  threadgroup float weights[kRows * S::kWeightStride];
+  threadgroup vec<T, 4> queries[kRows * S::kQueryStride / 4];  // vectors, for their alignment
+  threadgroup float4 weights[kRows * S::kWeightStride / 4];
   threadgroup float maxima[kSimdgroups * kRows];
   threadgroup uint seen[2 * kSimdgroups];
   threadgroup Row rows[kRows];
@@ -40,7 +40,9 @@ template <typename T, int kDk, int kDv, int kRows, int kSimdgroups>
   const int simdgroup = simdgroup_index, number = int(groups.x - 1 - group.x), split = number % p.splits;
   const long all_rows = long(p.Lq) * p.group;
   PrefillTile<S> tile;
-  tile.queries = queries, tile.weights = weights, tile.maxima = maxima, tile.seen = seen, tile.rows = rows;
+  tile.queries = reinterpret_cast<threadgroup T*>(queries);
+  tile.weights = reinterpret_cast<threadgroup float*>(weights);
+  tile.maxima = maxima, tile.seen = seen, tile.rows = rows;
   tile.batch = int(group.z), tile.key_head = int(group.y);
   tile.first_row = long(number / p.splits) * kRows;
   tile.count = int(min(long(kRows), all_rows - tile.first_row));
@@ -68,6 +70,8 @@ template <typename T, int kDk, int kDv, int kRows, int kSimdgroups>
   }
   gather_sums<S>(sums, tile, simdgroup, at);
 
+  const long tile_row = (long(tile.batch) * p.Hkv + tile.key_head) * all_rows + tile.first_row;
+  const long first_partial = tile_row * p.splits + split;
   TMO_UNROLL
   for (int i = 0; i < S::kBlocks; ++i) {
     const int r = 8 * i + at.row;
@@ -80,8 +84,7 @@ template <typename T, int kDk, int kDv, int kRows, int kSimdgroups>
         const float factor = normalizer(p, sinks, row.head, sums.maximum[i], sums.sum[i]);
         store_row<S, T>(to, sums.o[i], factor, sees, column, p.Dv, p.vectors != 0, at);
       } else {
-        const long partial =
-            ((long(tile.batch) * p.Hkv + tile.key_head) * all_rows + tile.first_row + r) * p.splits + split;
+        const long partial = first_partial + r * p.splits;
         // -inf tells that no key was seen; where all scores are -inf, any other number does.
         const float reference = !sees ? -INFINITY : larger(sums.maximum[i], -FLT_MAX);
         if (simdgroup == 0 && at.column == 0) references[partial] = float2(reference, sums.sum[i]);

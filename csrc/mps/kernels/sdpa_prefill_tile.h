@@ -43,7 +43,7 @@ struct PrefillTile {
   threadgroup Row* rows;               // [kRows]
   int batch, key_head;
   long first_row;
-  int count, blocks;     // of rows; of blocks of 8 that have any
+  int count, blocks;     // of rows; of blocks of 8 that have any, which alone take part
   KeyRange first, last;  // the keys of the first row and of the last: neither end moves back from row to row
 };
 
@@ -55,12 +55,6 @@ struct PrefillSums {
   float sum[S::kBlocks];  // of its columns of its simdgroup's keys
   uint rows_seen;         // whether the row sees a key, a bit a block
 };
-
-// Whether a block of rows takes part. That the first half does is not asked.
-template <typename S>
-inline bool has_rows(int block, int blocks) {
-  return 2 * block < S::kBlocks || block < blocks;
-}
 
 // -- the start
 
@@ -117,27 +111,34 @@ inline void clear(thread PrefillSums<S>& sums) {
 
 // -- scores: a simdgroup has all rows of the tile and 8 keys
 
-// What is added to the scores of the keys from `key` on. Returns which of them any row sees, a bit each.
+// What is added to a row's scores of two keys from `key` on. Returns which of them it sees, a bit each.
+inline uint row_bias(thread float2& bias, Row row, constant SdpaParams& p, device const void* mask, int key) {
+  uint seen = 0;
+  TMO_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    const int k = key + j;
+    float value = -INFINITY;
+    if (k >= row.keys.begin && k < row.keys.end) {
+      value = p.has_mask != 0 ? mask_at(p, mask, row.mask + k * p.mask_key) : 0.0f;
+    }
+    bias[j] = value;
+    seen |= value != -INFINITY ? 1u << j : 0u;
+  }
+  return seen;
+}
+
+// The same of all rows and the 8 keys from `key` on. Returns which of them any row sees, a bit each.
 template <typename S>
 inline uint fill_bias(thread float2 (&bias)[S::kBlocks], thread PrefillSums<S>& sums, thread const PrefillTile<S>& tile,
                       constant SdpaParams& p, device const void* mask, int key, Place at) {
   uint seen = 0;
   TMO_UNROLL
   for (int i = 0; i < S::kBlocks; ++i) {
-    const Row row = tile.rows[8 * i + at.row];
-    uint both = 0;
-    TMO_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      const int k = key + at.column + j;
-      float value = -INFINITY;
-      if (k >= row.keys.begin && k < row.keys.end) {
-        value = p.has_mask != 0 ? mask_at(p, mask, row.mask + k * p.mask_key) : 0.0f;
-      }
-      bias[i][j] = value;
-      both |= value != -INFINITY ? 1u << j : 0u;
+    if (i < tile.blocks) {
+      const uint row_seen = row_bias(bias[i], tile.rows[8 * i + at.row], p, mask, key + at.column);
+      seen |= row_seen;
+      sums.rows_seen |= row_seen != 0 ? 1u << i : 0u;
     }
-    seen |= both;
-    sums.rows_seen |= both != 0 ? 1u << i : 0u;
   }
   return simd_or(seen << at.column);
 }
@@ -161,7 +162,7 @@ inline void multiply_keys(thread float2 (&s)[S::kBlocks], thread const PrefillTi
       load_run<typename S::T>(b, right, d + kRun * at.row, right_size, p.vectors != 0);
       TMO_UNROLL
       for (int i = 0; i < S::kBlocks; ++i) {
-        if (has_rows<S>(i, tile.blocks)) {
+        if (i < tile.blocks) {
           float q[2 * kRun];
           load_run<typename S::T>(q, queries + i * 8 * S::kQueryStride + d);
           TMO_UNROLL
@@ -192,33 +193,41 @@ inline void score(thread float2 (&s)[S::kBlocks], thread PrefillSums<S>& sums, t
   if (keys_seen != 0) multiply_keys<S>(s, tile, key + first * p.key.row, end - first, p, at);
   TMO_UNROLL
   for (int i = 0; i < S::kBlocks; ++i) {
-    s[i] *= p.scale;
-    s[i] = float2(final_score(p, s[i].x, bias[i].x), final_score(p, s[i].y, bias[i].y));
-    const float m = row_maximum(s[i]);
-    if (at.column == 0) tile.maxima[simdgroup * S::kRows + 8 * i + at.row] = m;
+    if (i < tile.blocks) {
+      s[i] *= p.scale;
+      s[i] = float2(final_score(p, s[i].x, bias[i].x), final_score(p, s[i].y, bias[i].y));
+      const float m = row_maximum(s[i]);
+      if (at.column == 0) tile.maxima[simdgroup * S::kRows + 8 * i + at.row] = m;
+    }
   }
   if (at.row == 0 && at.column == 0) seen[simdgroup] = keys_seen;
 }
 
 // -- weights
 
-// Scores to weights, for all simdgroups to read; the sums so far now refer to the new maximum.
+// Scores of a block to weights, for all simdgroups to read; the sums so far now refer to the new maximum.
+template <typename S>
+inline void weigh_block(float2 s, int i, thread PrefillSums<S>& sums, thread const PrefillTile<S>& tile, int simdgroup,
+                        Place at) {
+  const int r = 8 * i + at.row;
+  float now = sums.maximum[i];
+  for (int g = 0; g < S::kSimdgroups; ++g) now = larger(tile.maxima[g * S::kRows + r], now);
+  const float origin = now == -INFINITY ? 0.0f : now;  // -inf - -inf is no number
+  const float factor = weight_of(sums.maximum[i] - origin);
+  const float2 w = float2(weight_of(s.x - origin), weight_of(s.y - origin));
+  *reinterpret_cast<threadgroup float2*>(tile.weights + r * S::kWeightStride + 8 * simdgroup + at.column) = w;
+  sums.maximum[i] = now;
+  sums.sum[i] = sums.sum[i] * factor + (w.x + w.y);
+  TMO_UNROLL
+  for (int m = 0; m < S::kMatrices; ++m) sums.o[i][m] *= factor;
+}
+
 template <typename S>
 inline void weigh(thread const float2 (&s)[S::kBlocks], thread PrefillSums<S>& sums, thread const PrefillTile<S>& tile,
                   int simdgroup, Place at) {
   TMO_UNROLL
   for (int i = 0; i < S::kBlocks; ++i) {
-    const int r = 8 * i + at.row;
-    float now = sums.maximum[i];
-    for (int g = 0; g < S::kSimdgroups; ++g) now = larger(tile.maxima[g * S::kRows + r], now);
-    const float origin = now == -INFINITY ? 0.0f : now;  // -inf - -inf is no number
-    const float factor = weight_of(sums.maximum[i] - origin);
-    const float2 w = float2(weight_of(s[i].x - origin), weight_of(s[i].y - origin));
-    *reinterpret_cast<threadgroup float2*>(tile.weights + r * S::kWeightStride + 8 * simdgroup + at.column) = w;
-    sums.maximum[i] = now;
-    sums.sum[i] = sums.sum[i] * factor + (w.x + w.y);
-    TMO_UNROLL
-    for (int m = 0; m < S::kMatrices; ++m) sums.o[i][m] *= factor;
+    if (i < tile.blocks) weigh_block<S>(s[i], i, sums, tile, simdgroup, at);
   }
 }
 
@@ -235,7 +244,7 @@ inline void multiply_values(thread PrefillSums<S>& sums, thread const float2 (&w
     load_run<typename S::T>(v, row, column + 8 * m + kRun * at.column, size, vectors);
     TMO_UNROLL
     for (int i = 0; i < S::kBlocks; ++i) {
-      if (has_rows<S>(i, blocks)) {
+      if (i < blocks) {
         TMO_UNROLL
         for (int t = 0; t < kRun; ++t) multiply_add(sums.o[i][m + t], weights[i], float2(v[t], v[kRun + t]));
       }
@@ -254,7 +263,8 @@ inline void add_values(thread PrefillSums<S>& sums, thread const PrefillTile<S>&
       TMO_UNROLL
       for (int i = 0; i < S::kBlocks; ++i) {
         threadgroup const float* from = tile.weights + (8 * i + at.row) * S::kWeightStride + 8 * g + at.column;
-        weights[i] = *reinterpret_cast<threadgroup const float2*>(from);
+        weights[i] = float2(0.0f);
+        if (i < tile.blocks) weights[i] = *reinterpret_cast<threadgroup const float2*>(from);
       }
       // The value of a key that no row sees is taken as 0, not multiplied by 0: it may be NaN.
       const int size = (keys_seen >> at.row & 1u) != 0 ? p.Dv : 0;
