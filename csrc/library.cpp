@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 #include <torch/version.h>
@@ -11,6 +12,9 @@
 #include "autograd/kernels.h"
 #include "core/kernels.h"
 #include "core/schemas.h"
+#include "ops/gated_delta_rule_kernels.h"
+#include "ops/gather_qmv_kernels.h"
+#include "ops/sdpa_kernels.h"
 
 namespace {
 
@@ -99,4 +103,12 @@ TORCH_LIBRARY_IMPL(metal, AutocastMPS, m) {
 PYBIND11_MODULE(_C, m) {
   if (!tmo::conflict().empty()) throw pybind11::import_error(tmo::conflict());
   m.attr("torch_version") = TORCH_VERSION;
+  // Every Metal kernel that a call can run, as library/kernel.
+  m.def("metal_kernels", [] {
+    std::vector<std::string> names;
+    for (const auto& of_op : {tmo::sdpa_kernels(), tmo::gather_qmv_kernels(), tmo::gated_delta_rule_kernels()}) {
+      names.insert(names.end(), of_op.begin(), of_op.end());
+    }
+    return names;
+  });
 }

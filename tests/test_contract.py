@@ -1,8 +1,14 @@
 """What every op promises, on every case of its table: the reference, Meta, opcheck, the shim, repeatable bits."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+import simulator.mps
+import simulator.msl
+import torch_metal_ops._C
 from cases import Call, gated_delta_rule, gather_qmv, sdpa
 from shim import call_shim
 from tolerances import check, same_bits
@@ -13,6 +19,8 @@ CASES = [
     for case in module.CASES
 ]
 each_case = pytest.mark.parametrize("case", CASES)
+KERNELS = Path(__file__).parents[1] / "csrc" / "mps" / "kernels"
+ran_on_mps: set[int] = set()  # the ids of cases
 
 
 def check_results(call: Call, results: tuple[torch.Tensor, ...], truth, eager) -> None:
@@ -27,6 +35,8 @@ def test_matches_reference(case, device):
     eager = call.reference(call.eager_dtype or call.args[0].dtype)
     call = call.copy(device)
     check_results(call, call.run(), truth, eager)
+    if device == "mps":
+        ran_on_mps.add(id(case))
 
 
 @each_case
@@ -80,3 +90,24 @@ def test_same_bits_whatever_the_threads(case):
         torch.set_num_threads(threads)
     for run in runs[1:]:
         assert all(same_bits(a, b) for a, b in zip(runs[0], run, strict=True))
+
+
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the simulated device: Linux")
+
+
+@on_linux
+def test_every_metal_kernel_that_can_be_chosen_is_there_and_no_other():
+    written = {
+        f"{path.stem}/{name}"
+        for path in KERNELS.glob("*.metal")
+        for name in simulator.msl.compile(path, include_dirs=[KERNELS]).names
+    }
+    assert written == set(torch_metal_ops._C.metal_kernels())
+
+
+@on_linux
+def test_every_metal_kernel_is_reached_by_a_case():
+    if len(ran_on_mps) < len(CASES):
+        pytest.skip("only a part of the cases ran on mps in this session; it needs all of them")
+    reached = {"/".join(launch) for launch in simulator.mps.launched}
+    assert set(torch_metal_ops._C.metal_kernels()) - reached == set()
