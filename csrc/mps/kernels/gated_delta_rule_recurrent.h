@@ -145,7 +145,8 @@ template <uint kLanes, uint kVectors, bool kPerChannel, bool kTail>
   const int64_t b = group.z, h = group.y, key_head = group.y / p.heads_per_key;
   const uint first_row = group.x * kRows, row_in_group = thread_index / kLanes, row = first_row + row_in_group;
   const uint part = lane % kLanes;
-  const uint padded = (p.Dk + 4 * kLanes - 1) / (4 * kLanes) * (4 * kLanes);  // to what used() lets through
+  const bool has_rows = first_row + thread_index / 32 * (32 / kLanes) < p.Dv;  // this simdgroup
+  const uint padded = (p.Dk + 4 * kLanes - 1) / (4 * kLanes) * (4 * kLanes);   // to what used() lets through
 
   RowPart<kLanes, kVectors, kTail> mine;
   mine.first = 4 * part;
@@ -184,7 +185,7 @@ template <uint kLanes, uint kVectors, bool kPerChannel, bool kTail>
     }
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
 
-    for (uint t = 0; t < steps; ++t) {
+    for (uint t = 0; has_rows && t < steps; ++t) {
       threadgroup const float4* k_t = keys + t * (kWidth / 4) + part;
       threadgroup const float4* q_t = queries + t * (kWidth / 4) + part;
       threadgroup const float4* g_t = decays + (kPerChannel ? t * (kWidth / 4) + part : 0);
