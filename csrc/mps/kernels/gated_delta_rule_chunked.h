@@ -55,7 +55,7 @@ struct Head {
 // 8 rows of the state of one head, of which this lane holds two: 8x8 matrices of channels by rows.
 template <uint kTiles, bool kPerChannel>
 struct Rows {
-  uint lane, lane_row, lane_column;
+  uint lane, lane_row;
   uint first;  // row, of this lane's two
   metal::simdgroup_float8x8 s[kTiles];
 
@@ -276,14 +276,12 @@ inline void solve(threadgroup float* d, threadgroup const float* pairs, threadgr
 }
 
 template <uint kTiles, bool kPerChannel>
-[[kernel]] void gated_delta_rule_chunked(device const void* q [[buffer(0)]], device const void* k [[buffer(1)]],
-                                         device const void* v [[buffer(2)]], device const void* g [[buffer(3)]],
-                                         device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
-                                         device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
-                                         uint3 group [[threadgroup_position_in_grid]],
-                                         uint thread_index [[thread_index_in_threadgroup]],
-                                         uint lane [[thread_index_in_simdgroup]],
-                                         uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+[[kernel, max_total_threads_per_threadgroup(256)]] void gated_delta_rule_chunked(
+    device const void* q [[buffer(0)]], device const void* k [[buffer(1)]], device const void* v [[buffer(2)]],
+    device const void* g [[buffer(3)]], device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
+    device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
+    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   constexpr uint kSimdgroups = 8, kThreads = 32 * kSimdgroups;
   constexpr uint kWidth = kChunk * kTiles, kStride = kWidth + 8;  // rows of a matrix lie in different banks
   threadgroup float keys[kChunk * kStride];
@@ -315,8 +313,7 @@ template <uint kTiles, bool kPerChannel>
   Rows<kTiles, kPerChannel> rows;
   rows.lane = lane;
   rows.lane_row = row_of_lane(lane);
-  rows.lane_column = column_of_lane(lane);
-  rows.first = first_row + rows.lane_column;
+  rows.first = first_row + column_of_lane(lane);
   threadgroup float* const mine = updates + simdgroup * kChunk * kChunk;
   const int64_t state_offset = b * p.state[0] + h * p.state[1];
   rows.load(state, state_offset, p);

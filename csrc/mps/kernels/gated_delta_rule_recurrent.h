@@ -127,13 +127,12 @@ float sum_of_lanes(float x) {
 }
 
 template <uint kLanes, uint kVectors, bool kPerChannel, bool kTail>
-[[kernel]] void gated_delta_rule_recurrent(device const void* q [[buffer(0)]], device const void* k [[buffer(1)]],
-                                           device const void* v [[buffer(2)]], device const void* g [[buffer(3)]],
-                                           device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
-                                           device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
-                                           uint3 group [[threadgroup_position_in_grid]],
-                                           uint thread_index [[thread_index_in_threadgroup]],
-                                           uint lane [[thread_index_in_simdgroup]]) {
+[[kernel, max_total_threads_per_threadgroup(128)]] void gated_delta_rule_recurrent(
+    device const void* q [[buffer(0)]], device const void* k [[buffer(1)]], device const void* v [[buffer(2)]],
+    device const void* g [[buffer(3)]], device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
+    device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
+    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint kSteps = 4, kThreads = 128;
   constexpr uint kRows = kThreads / kLanes, kWidth = 4 * kLanes * kVectors;
   threadgroup float4 keys[kSteps * kWidth / 4];
