@@ -95,7 +95,9 @@ struct RowPart {
 #pragma clang loop unroll(full)
     for (uint i = 0; i < kVectors; ++i) {
       if (!used(i)) continue;
-      s[i] = inside(s[i] * (kPerChannel ? decay[kLanes * i] : float4(decay_of_all)), i);
+      float4 g = float4(decay_of_all);
+      if (kPerChannel) g = decay[kLanes * i];
+      s[i] = inside(s[i] * g, i);
       sum = metal::fma(s[i], k[kLanes * i], sum);
     }
     return (sum.x + sum.y) + (sum.z + sum.w);
