@@ -159,7 +159,7 @@ class Case:
 NAN, INF = float("nan"), float("inf")
 QKV = ("q", "k", "v")
 
-# T = 3 is computed step by step, T = 40 and more in chunks with a partial one at the end.
+# T = 3 is computed step by step; T = 40 and more in chunks with a partial one at the end, where Dk is 32 or more.
 CASES = [
     Case(B=2, T=3, Hv=4, Hk=2, Dk=96, Dv=80, why="more value heads than key heads, sizes that are no power of two"),
     Case(Dk=1, Dv=1, Hv=1, why="smallest"),
@@ -175,6 +175,16 @@ CASES = [
     Case(T=64, Hk=2, Hv=4, Dk=128, Dv=128, why="Qwen3-Next's head size, prompt (D11)"),
     Case(B=3, T=5, Hk=3, Hv=3, Dk=32, Dv=40, why="one value head a key head"),
     Case(B=2, T=70, Hk=1, Hv=3, Dk=64, Dv=48, why="three value heads a key head, in chunks (D9)"),
+    Case(T=15, Dk=32, Dv=9, why="most steps that Metal does not do in chunks"),
+    Case(T=16, Dk=32, Dv=9, why="fewest steps that Metal does in chunks"),
+    Case(T=5, Dk=64, Dv=33, per_channel=True, why="head size 64, a decay a channel; one row more than a threadgroup"),
+    Case(T=5, Dk=128, Dv=7, per_channel=True, why="head size 128, a decay a channel"),
+    Case(T=5, Dk=256, Dv=17, per_channel=True, why="head size 256, a decay a channel"),
+    Case(T=2, Dk=100, Dv=12, per_channel=True, why="a decay a channel, a tail of vectors in larger heads"),
+    Case(T=2, Dk=250, Dv=20, why="a tail of vectors in the largest heads"),
+    Case(T=2, Dk=132, Dv=20, per_channel=True, why="a decay a channel, vectors that some lanes do not have"),
+    Case(T=20, Dk=128, Dv=70, per_channel=True, why="head size 128, a decay a channel, in chunks"),
+    Case(T=20, Dk=253, Dv=9, per_channel=True, why="larger heads, a decay a channel, in chunks with tails"),
     # dtypes
     Case(T=2, Dk=64, dtype=BF16, why="state and decay in float32 with bfloat16 activations (D1, D2)"),
     Case(T=3, Dk=64, dtype=BF16, gate_dtype=BF16, state_dtype=BF16, why="all bfloat16"),
@@ -198,13 +208,22 @@ CASES = [
     Case(T=100, Dk=16, decay=tiny, per_channel=True, why="the same, a decay a channel (D5)"),
     Case(T=100, Dk=16, decay=full_range, why="decays from 1 to exp(-100) (D4)"),
     Case(T=100, Dk=16, decay=full_range, per_channel=True, why="the same, a decay a channel (D4)"),
+    Case(T=40, Dk=32, decay=one, beta=2.0, why="no decay, reflections, in chunks (D4)"),
+    Case(T=40, Dk=32, decay=zero, why="decay 0, in chunks (D4)"),
+    Case(T=40, Dk=32, decay=some_zero, per_channel=True, why="some decays are 0, a decay a channel, in chunks (D4)"),
+    Case(T=40, Dk=32, decay=tiny, why="logarithms of -90 and 0 in turn, in chunks (D5)"),
+    Case(T=40, Dk=32, decay=tiny, per_channel=True, why="the same, a decay a channel (D5)"),
+    Case(T=40, Dk=32, decay=full_range, why="decays from 1 to exp(-100), in chunks (D4)"),
+    Case(T=40, Dk=32, decay=full_range, per_channel=True, why="the same, a decay a channel (D4)"),
     # keys
     Case(T=40, Dk=16, key_norm=3.0, beta=1.0, why="keys that are not normalised: the state grows 8-fold a step (D6)"),
+    Case(T=40, Dk=32, key_norm=3.0, beta=1.0, why="the same, in chunks (D6)"),
     Case(T=40, Dk=16, key_norm=0.0, why="keys of zeros (D6)"),
     Case(T=3, Dk=16, beta=0.0, why="no update"),
     # padding
     Case(T=5, Dk=16, padding=(0, 1, 3), why="padding steps change nothing (D7)"),
     Case(T=70, Dk=16, padding=(*range(10), 20, *range(34, 70)), why="padding before, within and after, in chunks (D7)"),
+    Case(T=40, Dk=32, padding=(*range(10), 20, *range(34, 40)), why="padding in chunks, whole chunks of it (D7)"),
     # layouts
     Case(B=2, T=3, Hk=2, Dk=16, layout=dict.fromkeys(QKV, transposed), why="heads before steps"),
     Case(B=2, T=40, Hk=2, Dk=16, layout=dict.fromkeys(QKV, transposed), why="heads before steps, in chunks"),
@@ -214,6 +233,17 @@ CASES = [
     Case(B=2, T=40, Dk=16, layout=dict.fromkeys(QKV, every_second), why="last dimension not contiguous, in chunks"),
     Case(B=2, T=3, Hk=2, layout=dict.fromkeys((*QKV, "g", "beta"), expanded), why="stride 0"),
     Case(B=2, T=40, Hk=2, layout=dict.fromkeys((*QKV, "g", "beta"), expanded), why="stride 0, in chunks"),
+    Case(
+        B=2,
+        T=40,
+        Hk=2,
+        Dk=36,
+        dtype=F16,
+        layout=dict.fromkeys((*QKV, "g", "beta", "state"), every_second),
+        why="nothing contiguous, in matrices",
+    ),
+    Case(T=40, Dk=36, Dv=5, layout={"state": other_way_round}, why="a state [B, Hv, Dk, Dv], in matrices"),
+    Case(T=40, Dk=40, per_channel=True, layout={"g": expanded, "k": expanded}, why="stride 0, in matrices"),
     Case(T=40, Hv=1, layout=dict.fromkeys((*QKV, "g", "beta", "state"), odd_singletons), why="odd strides of size 1"),
     Case(B=2, T=40, per_channel=True, layout={"g": every_second}, why="decay a channel, last dimension not contiguous"),
     Case(B=2, T=3, per_channel=True, layout={"g": transposed}, why="decay a channel, heads before steps"),
@@ -242,6 +272,14 @@ POISONED = [
     Case(B=2, T=40, Dk=12, Dv=20, poison=("state", (1, 1, 5, 2), INF), why="inf becomes NaN at the second step"),
     Case(B=2, T=40, Dk=12, Dv=20, poison=("v", (0, 20, 0, 3), INF), why="an inf that meets itself in a sum is NaN"),
     Case(B=2, T=40, Dk=12, Dv=20, poison=("k", (0, 39, 0, 3), -INF), why="inf in the last key"),
+    Case(B=2, T=40, Dk=40, Dv=20, poison=("v", (0, 20, 0, 3), NAN), why="in chunks: one row of one head"),
+    Case(B=2, T=40, Dk=40, Dv=20, poison=("k", (1, 20, 0, 3), NAN), why="in chunks: one batch, from step 20 on"),
+    Case(B=2, T=40, Dk=40, Dv=20, poison=("q", (1, 20, 0, 39), INF), why="in chunks: one step, not the state"),
+    Case(B=2, T=40, Dk=40, Dv=20, poison=("g", (1, 20, 1), NAN), why="in chunks: one head, from step 20 on"),
+    Case(B=2, T=40, Dk=40, Dv=20, poison=("beta", (1, 39, 1), NAN), why="in chunks: one head, the last step"),
+    Case(B=2, T=40, Dk=40, Dv=20, poison=("state", (1, 1, 5, 2), INF), why="in chunks: NaN at the second step"),
+    Case(B=2, T=40, Dk=35, Dv=20, poison=("v", (0, 39, 0, 3), INF), why="in chunks: inf beside the pad of a matrix"),
+    Case(T=40, Dk=35, per_channel=True, poison=("g", (0, 20, 1, 4), NAN), why="in chunks: one channel's decay"),
     Case(T=2, Dk=1, Dv=3, poison=("v", (0, 1, 0, 2), INF), why="inf beside the pad of a vector stays inf"),
     Case(B=2, T=3, Dk=12, poison=("v", (0, 1, 0, 3), NAN), why="step by step: one row of one head"),
     Case(T=40, Dk=12, per_channel=True, poison=("g", (0, 20, 1, 4), NAN), why="one channel's decay, from step 20 on"),

@@ -24,6 +24,7 @@
 #include "gated_delta_rule_steps.h"
 
 static constant constexpr uint kChunk = 8;  // steps, and the side of a matrix
+static constant constexpr uint kSlice = 8;  // matrices that are summed up before their sum joins the others'
 
 // A lane's two elements of a matrix: [row, column] and [row, column + 1].
 inline thread float2& elements(thread metal::simdgroup_float8x8& m) {
@@ -54,7 +55,7 @@ struct Head {
 // 8 rows of the state of one head, of which this lane holds two: 8x8 matrices of channels by rows.
 template <uint kTiles, bool kPerChannel>
 struct Rows {
-  uint lane, lane_row, lane_column;
+  uint lane, lane_row;
   uint first;  // row, of this lane's two
   metal::simdgroup_float8x8 s[kTiles];
 
@@ -95,17 +96,23 @@ struct Rows {
     if (first + 1 < p.Dv) store_float(head.y, index + p.y[3], p.dtype, out.y);
   }
 
-  // S k and S q of all steps: [steps, rows].
+  // Adds S k and S q of all steps, [steps, rows].
   void read(threadgroup const float* k, threadgroup const float* q, uint stride, uint Dk,
             thread metal::simdgroup_float8x8& with_k, thread metal::simdgroup_float8x8& with_q) const {
-    metal::simdgroup_float8x8 steps;
+    metal::simdgroup_float8x8 steps, k_slice, q_slice;
 #pragma clang loop unroll(full)
-    for (uint tile = 0; tile < kTiles; ++tile) {
-      if (kChunk * tile >= Dk) continue;
-      metal::simdgroup_load(steps, k + kChunk * tile, stride);
-      metal::simdgroup_multiply_accumulate(with_k, steps, s[tile], with_k);
-      metal::simdgroup_load(steps, q + kChunk * tile, stride);
-      metal::simdgroup_multiply_accumulate(with_q, steps, s[tile], with_q);
+    for (uint slice = 0; slice < kTiles; slice += kSlice) {
+      k_slice = q_slice = metal::simdgroup_float8x8(0.0f);
+#pragma clang loop unroll(full)
+      for (uint tile = slice; tile < slice + kSlice; ++tile) {
+        if (kChunk * tile >= Dk) continue;
+        metal::simdgroup_load(steps, k + kChunk * tile, stride);
+        metal::simdgroup_multiply_accumulate(k_slice, steps, s[tile], k_slice);
+        metal::simdgroup_load(steps, q + kChunk * tile, stride);
+        metal::simdgroup_multiply_accumulate(q_slice, steps, s[tile], q_slice);
+      }
+      elements(with_k) += elements(k_slice);
+      elements(with_q) += elements(q_slice);
     }
   }
 
@@ -174,20 +181,24 @@ inline float decay_between(threadgroup const float* g, int after, int last) {
 
 // One decay a step: x_i . D(i,j) k_j is D(i,j) times the product of two matrices. [i, j] below the diagonal, and on it
 // where `with_diagonal`; the others are 0.
-template <uint kTiles>
-void pair_steps(threadgroup const float* x, threadgroup const float* k, uint stride, uint Dk,
-                threadgroup const float* g, uint lane, bool with_diagonal, threadgroup float* pairs) {
-  metal::simdgroup_float8x8 left, right, sum = metal::simdgroup_float8x8(0.0f);
-  for (uint c = 0; c < Dk; c += kChunk) {
-    metal::simdgroup_load(left, x + c, stride);
-    metal::simdgroup_load(right, k + c, stride, ulong2(0), true);
-    metal::simdgroup_multiply_accumulate(sum, left, right, sum);
+inline void pair_steps(threadgroup const float* x, threadgroup const float* k, uint stride, uint Dk,
+                       threadgroup const float* g, uint lane, bool with_diagonal, threadgroup float* pairs) {
+  metal::simdgroup_float8x8 left, right, slice;
+  float2 sum = float2(0);
+  for (uint begin = 0; begin < Dk; begin += kSlice * kChunk) {
+    slice = metal::simdgroup_float8x8(0.0f);
+    for (uint c = begin; c < metal::min(begin + kSlice * kChunk, Dk); c += kChunk) {
+      metal::simdgroup_load(left, x + c, stride);
+      metal::simdgroup_load(right, k + c, stride, ulong2(0), true);
+      metal::simdgroup_multiply_accumulate(slice, left, right, slice);
+    }
+    sum += elements(slice);
   }
   const uint i = row_of_lane(lane), j = column_of_lane(lane);
 #pragma clang loop unroll(full)
   for (uint e = 0; e < 2; ++e) {
     const bool counts = j + e < i || (with_diagonal && j + e == i);
-    pairs[kChunk * i + j + e] = counts ? decay_between(g, int(j + e), int(i)) * elements(sum)[e] : 0.0f;
+    pairs[kChunk * i + j + e] = counts ? decay_between(g, int(j + e), int(i)) * sum[e] : 0.0f;
   }
 }
 
@@ -265,14 +276,12 @@ inline void solve(threadgroup float* d, threadgroup const float* pairs, threadgr
 }
 
 template <uint kTiles, bool kPerChannel>
-[[kernel]] void gated_delta_rule_chunked(device const void* q [[buffer(0)]], device const void* k [[buffer(1)]],
-                                         device const void* v [[buffer(2)]], device const void* g [[buffer(3)]],
-                                         device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
-                                         device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
-                                         uint3 group [[threadgroup_position_in_grid]],
-                                         uint thread_index [[thread_index_in_threadgroup]],
-                                         uint lane [[thread_index_in_simdgroup]],
-                                         uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+[[kernel, max_total_threads_per_threadgroup(256)]] void gated_delta_rule_chunked(
+    device const void* q [[buffer(0)]], device const void* k [[buffer(1)]], device const void* v [[buffer(2)]],
+    device const void* g [[buffer(3)]], device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
+    device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
+    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]]) {
   constexpr uint kSimdgroups = 8, kThreads = 32 * kSimdgroups;
   constexpr uint kWidth = kChunk * kTiles, kStride = kWidth + 8;  // rows of a matrix lie in different banks
   threadgroup float keys[kChunk * kStride];
@@ -304,8 +313,7 @@ template <uint kTiles, bool kPerChannel>
   Rows<kTiles, kPerChannel> rows;
   rows.lane = lane;
   rows.lane_row = row_of_lane(lane);
-  rows.lane_column = column_of_lane(lane);
-  rows.first = first_row + rows.lane_column;
+  rows.first = first_row + column_of_lane(lane);
   threadgroup float* const mine = updates + simdgroup * kChunk * kChunk;
   const int64_t state_offset = b * p.state[0] + h * p.state[1];
   rows.load(state, state_offset, p);
@@ -337,8 +345,8 @@ template <uint kTiles, bool kPerChannel>
       if (thread_index < padded) decay_channel(keys, queries, decays, kStride, thread_index, last_decay);
       metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
     } else if (simdgroup < 2) {
-      pair_steps<kTiles>(simdgroup == 0 ? keys : queries, keys, kStride, p.Dk, decays, lane, simdgroup == 1,
-                         simdgroup == 0 ? key_pairs : query_pairs);
+      pair_steps(simdgroup == 0 ? keys : queries, keys, kStride, p.Dk, decays, lane, simdgroup == 1,
+                 simdgroup == 0 ? key_pairs : query_pairs);
     }
 
     metal::simdgroup_float8x8 with_k = metal::simdgroup_float8x8(0.0f), with_q = metal::simdgroup_float8x8(0.0f);

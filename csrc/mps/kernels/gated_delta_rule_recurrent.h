@@ -95,7 +95,9 @@ struct RowPart {
 #pragma clang loop unroll(full)
     for (uint i = 0; i < kVectors; ++i) {
       if (!used(i)) continue;
-      s[i] = inside(s[i] * (kPerChannel ? decay[kLanes * i] : float4(decay_of_all)), i);
+      float4 g = float4(decay_of_all);
+      if (kPerChannel) g = decay[kLanes * i];
+      s[i] = inside(s[i] * g, i);
       sum = metal::fma(s[i], k[kLanes * i], sum);
     }
     return (sum.x + sum.y) + (sum.z + sum.w);
@@ -127,13 +129,12 @@ float sum_of_lanes(float x) {
 }
 
 template <uint kLanes, uint kVectors, bool kPerChannel, bool kTail>
-[[kernel]] void gated_delta_rule_recurrent(device const void* q [[buffer(0)]], device const void* k [[buffer(1)]],
-                                           device const void* v [[buffer(2)]], device const void* g [[buffer(3)]],
-                                           device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
-                                           device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
-                                           uint3 group [[threadgroup_position_in_grid]],
-                                           uint thread_index [[thread_index_in_threadgroup]],
-                                           uint lane [[thread_index_in_simdgroup]]) {
+[[kernel, max_total_threads_per_threadgroup(128)]] void gated_delta_rule_recurrent(
+    device const void* q [[buffer(0)]], device const void* k [[buffer(1)]], device const void* v [[buffer(2)]],
+    device const void* g [[buffer(3)]], device const void* beta [[buffer(4)]], device void* state [[buffer(5)]],
+    device void* y [[buffer(6)]], constant GatedDeltaParams& p [[buffer(7)]],
+    uint3 group [[threadgroup_position_in_grid]], uint thread_index [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint kSteps = 4, kThreads = 128;
   constexpr uint kRows = kThreads / kLanes, kWidth = 4 * kLanes * kVectors;
   threadgroup float4 keys[kSteps * kWidth / 4];
@@ -145,7 +146,8 @@ template <uint kLanes, uint kVectors, bool kPerChannel, bool kTail>
   const int64_t b = group.z, h = group.y, key_head = group.y / p.heads_per_key;
   const uint first_row = group.x * kRows, row_in_group = thread_index / kLanes, row = first_row + row_in_group;
   const uint part = lane % kLanes;
-  const uint padded = (p.Dk + 4 * kLanes - 1) / (4 * kLanes) * (4 * kLanes);  // to what used() lets through
+  const bool has_rows = first_row + thread_index / 32 * (32 / kLanes) < p.Dv;  // this simdgroup
+  const uint padded = (p.Dk + 4 * kLanes - 1) / (4 * kLanes) * (4 * kLanes);   // to what used() lets through
 
   RowPart<kLanes, kVectors, kTail> mine;
   mine.first = 4 * part;
@@ -184,7 +186,7 @@ template <uint kLanes, uint kVectors, bool kPerChannel, bool kTail>
     }
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
 
-    for (uint t = 0; t < steps; ++t) {
+    for (uint t = 0; has_rows && t < steps; ++t) {
       threadgroup const float4* k_t = keys + t * (kWidth / 4) + part;
       threadgroup const float4* q_t = queries + t * (kWidth / 4) + part;
       threadgroup const float4* g_t = decays + (kPerChannel ? t * (kWidth / 4) + part : 0);
