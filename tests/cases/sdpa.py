@@ -211,6 +211,28 @@ CASES = [
     Case(Hq=4, Hkv=1, Lq=1, Lk=70, Dk=576, Dv=512, dtype=bf16, why="MLA decode: 576 and 512"),
     Case(Hq=2, Hkv=1, Lq=6, Lk=70, Dk=576, Dv=512, why="MLA tile: 576 and 512"),
     Case(Lq=9, Lk=33, Dk=192, Dv=128, why="MLA prefill: 192 and 128"),
+    *[
+        Case(
+            B=2,
+            Hq=4,
+            Lq=Lq,
+            Lk=41,
+            Dk=Dk,
+            Dv=Dv,
+            dtype=dtype,
+            causal=True,
+            seqused=(41, 30),
+            id=f"{Dk}-{Dv}-{Lq}-{str(dtype)[6:]}",
+            why="a kernel of its own on mps",
+        )
+        for Lq in (2, 18)
+        for Dk, Dv in (
+            *((size, size) for size in (64, 80, 96, 112, 128, 192, 256)),
+            (192, 128),
+            (576, 512),
+        )
+        for dtype in (f32, f16, bf16)
+    ],
     Case(Lq=9, Lk=3, Dk=16, why="more queries than keys"),
     Case(B=3, Lq=9, Lk=17, Dk=15, dtype=f16, why="three batches"),
     Case(batched=False, Lq=2, why="3-D"),

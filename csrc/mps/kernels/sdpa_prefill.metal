@@ -63,9 +63,11 @@ template <typename T, int kDk, int kDv, int kRows, int kSimdgroups>
     float2 s[S::kBlocks];
     score<S>(s, sums, tile, seen_now, key, mask, p, step + 8 * simdgroup, end, simdgroup, at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    PrefillValues<S> values;
+    load_values<S>(values, value, seen_now[0], step, p, simdgroup, at);
     weigh<S>(s, sums, tile, simdgroup, at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    add_values<S>(sums, tile, seen_now, value, p, step, simdgroup, at);
+    add_values<S>(sums, values, tile, seen_now, value, p, step, simdgroup, at);
     seen_now = seen_now == seen ? seen + kSimdgroups : seen;  // who is still at the values reads the old ones
   }
   gather_sums<S>(sums, tile, simdgroup, at);

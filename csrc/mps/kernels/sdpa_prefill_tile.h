@@ -147,7 +147,7 @@ inline uint fill_bias(thread float2 (&bias)[S::kBlocks], thread PrefillSums<S>& 
 template <typename S>
 inline void multiply_keys(thread float2 (&s)[S::kBlocks], thread const PrefillTile<S>& tile,
                           device const typename S::T* key, int keys, constant SdpaParams& p, Place at) {
-  constexpr int kRun = S::kKeyRun, kPart = 128;
+  constexpr int kRun = S::kKeyRun, kPart = 64;
   device const typename S::T* left = key + at.column * p.key.row;
   device const typename S::T* right = left + p.key.row;
   const int left_size = at.column < keys ? p.Dk : 0, right_size = at.column + 1 < keys ? p.Dk : 0;
@@ -233,44 +233,58 @@ inline void weigh(thread const float2 (&s)[S::kBlocks], thread PrefillSums<S>& s
 
 // -- values: a simdgroup has all rows of the tile and kColumns columns
 
-// O += P V for the 8 keys of which `row` is this lane's.
+// What this lane holds of the values of 8 keys: of its row's key, the columns of its simdgroup.
 template <typename S>
-inline void multiply_values(thread PrefillSums<S>& sums, thread const float2 (&weights)[S::kBlocks],
-                            device const typename S::T* row, int size, int column, bool vectors, int blocks, Place at) {
+struct PrefillValues {
+  float runs[S::kMatrices / S::kValueRun][2 * S::kValueRun];
+};
+
+// `keys_seen`: which of the keys from `first` on. A value that no row sees is taken as 0, not multiplied by 0: it may
+// be NaN.
+template <typename S>
+inline void load_values(thread PrefillValues<S>& v, device const typename S::T* value, uint keys_seen, int first,
+                        constant SdpaParams& p, int simdgroup, Place at) {
   constexpr int kRun = S::kValueRun;
+  const int size = (keys_seen >> at.row & 1u) != 0 ? p.Dv : 0;
+  device const typename S::T* row = value + (first + at.row) * p.value.row;
   TMO_UNROLL
   for (int m = 0; m < S::kMatrices; m += kRun) {
-    float v[2 * kRun];
-    load_run<typename S::T>(v, row, column + 8 * m + kRun * at.column, size, vectors);
-    TMO_UNROLL
-    for (int i = 0; i < S::kBlocks; ++i) {
-      if (i < blocks) {
+    load_run<typename S::T>(v.runs[m / kRun], row, S::kColumns * simdgroup + 8 * m + kRun * at.column, size,
+                            p.vectors != 0);
+  }
+}
+
+// O += P V for the keys of a simdgroup; `weights` points at this lane's in the first block.
+template <typename S>
+inline void multiply_values(thread PrefillSums<S>& sums, threadgroup const float* weights,
+                            thread const PrefillValues<S>& v, int blocks) {
+  constexpr int kRun = S::kValueRun;
+  TMO_UNROLL
+  for (int i = 0; i < S::kBlocks; ++i) {
+    if (i < blocks) {
+      const float2 w = *reinterpret_cast<threadgroup const float2*>(weights + 8 * i * S::kWeightStride);
+      TMO_UNROLL
+      for (int m = 0; m < S::kMatrices; m += kRun) {
         TMO_UNROLL
-        for (int t = 0; t < kRun; ++t) multiply_add(sums.o[i][m + t], weights[i], float2(v[t], v[kRun + t]));
+        for (int t = 0; t < kRun; ++t) {
+          multiply_add(sums.o[i][m + t], w, float2(v.runs[m / kRun][t], v.runs[m / kRun][kRun + t]));
+        }
       }
     }
   }
 }
 
-// The same for the keys of a step.
+// The same for all keys of a step. `next` has the values of the first simdgroup's; those of each other one are on their
+// way while the one before is multiplied.
 template <typename S>
-inline void add_values(thread PrefillSums<S>& sums, thread const PrefillTile<S>& tile, threadgroup const uint* seen,
-                       device const typename S::T* value, constant SdpaParams& p, int step, int simdgroup, Place at) {
+inline void add_values(thread PrefillSums<S>& sums, thread PrefillValues<S>& next, thread const PrefillTile<S>& tile,
+                       threadgroup const uint* seen, device const typename S::T* value, constant SdpaParams& p,
+                       int step, int simdgroup, Place at) {
+  threadgroup const float* weights = tile.weights + at.row * S::kWeightStride + at.column;
   for (int g = 0; g < S::kSimdgroups; ++g) {
-    const uint keys_seen = seen[g];
-    if (keys_seen != 0) {
-      float2 weights[S::kBlocks];
-      TMO_UNROLL
-      for (int i = 0; i < S::kBlocks; ++i) {
-        threadgroup const float* from = tile.weights + (8 * i + at.row) * S::kWeightStride + 8 * g + at.column;
-        weights[i] = float2(0.0f);
-        if (i < tile.blocks) weights[i] = *reinterpret_cast<threadgroup const float2*>(from);
-      }
-      // The value of a key that no row sees is taken as 0, not multiplied by 0: it may be NaN.
-      const int size = (keys_seen >> at.row & 1u) != 0 ? p.Dv : 0;
-      multiply_values<S>(sums, weights, value + (step + 8 * g + at.row) * p.value.row, size, S::kColumns * simdgroup,
-                         p.vectors != 0, tile.blocks, at);
-    }
+    const PrefillValues<S> v = next;
+    if (g + 1 < S::kSimdgroups) load_values<S>(next, value, seen[g + 1], step + 8 * (g + 1), p, simdgroup, at);
+    if (seen[g] != 0) multiply_values<S>(sums, weights + 8 * g, v, tile.blocks);
   }
 }
 
