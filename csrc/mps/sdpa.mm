@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "../core/kernels.h"
@@ -95,8 +96,8 @@ at::Tensor sdpa(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   p.Hq = s.Hq, p.Hkv = s.Hkv, p.Lq = s.Lq, p.Lk = s.Lk, p.Dk = s.Dk, p.Dv = s.Dv;
   p.group = s.Hq / s.Hkv;
   p.is_causal = is_causal, p.lower_right = seqused_k.has_value();
-  // A window beyond all keys is none; it could not be added to a position without overflow.
-  p.window = sliding_window && *sliding_window < s.Lq + s.Lk ? *sliding_window : 0;
+  // A window that reaches back to the first key from everywhere is none.
+  p.window = sliding_window && *sliding_window < std::max(s.Lq, s.Lk) ? *sliding_window : 0;
   p.scale = static_cast<float>(scale ? *scale : 1.0 / std::sqrt(static_cast<double>(s.Dk)));
   p.softcap = static_cast<float>(softcap);
   const auto choice = choose_sdpa_decode(s.Dk, s.Dv, query.scalar_type(), p.vectors);

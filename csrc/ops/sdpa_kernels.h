@@ -92,11 +92,11 @@ inline std::vector<std::string> sdpa_kernels() {
   return names;
 }
 
-// The kernels count in 32 bits; offsets have 64.
+// The kernels count in 32 bits, and a little beyond the end; offsets have 64.
 inline void check_sdpa_counts(const SdpaShape<int64_t>& s) {
   const int64_t largest = std::max({s.B, s.Hq * s.Lq, s.Lk});
-  TORCH_CHECK_NOT_IMPLEMENTED(largest < (int64_t(1) << 31),
-                              "sdpa: B, Hq*Lq and Lk must each be below 2^31 on MPS, got ", largest,
+  TORCH_CHECK_NOT_IMPLEMENTED(largest < (int64_t(1) << 30),
+                              "sdpa: B, Hq*Lq and Lk must each be below 2^30 on MPS, got ", largest,
                               ". Split the call.");
 }
 

@@ -2,16 +2,14 @@
 //   out = softmax(scale query key^T) value
 // Shapes   query [B, Hq, Lq, Dk], key [B, Hkv, Lk, Dk], value [B, Hkv, Lk, Dv], out [B, Hq, Lq, Dv]; any strides but
 //          the last. A row is a query of one head; those of the heads that share a key head are neighbours.
-// Grid     sdpa_decode: threadgroups (splits, Hkv * tiles of kRows rows, B) of 128 threads; sdpa_decode_reduce, if
-// there
-//          is more than one split: (rows, Hkv, B) of 128 threads
-// Method   The keys that some row of the tile sees are divided evenly over the splits: how many are in use is known on
-//          the device only. kLanes lanes share a key and its value, which are loaded once for all rows of the tile;
-//          what a product takes is log2(kLanes) shuffles for 32 / kLanes keys. Each group of lanes has a softmax of its
-//          own over its keys, all are merged at the end, so that the loop has no barrier. The reference of the weights
-//          moves only when a score exceeds it by so much that float32 might not do; that is rare.
-// Sources  splits: Flash-Decoding (Dao et al., 2023); a key on a few lanes: the fp32 matrix-vector kernels of llama.cpp
-//          and MLX (MIT) do so for weights
+// Grid     sdpa_decode: (splits, Hkv, B) threadgroups of 128 threads; with more than one split also
+//          sdpa_decode_reduce: (rows, Hkv, B) threadgroups of 128 threads
+// Method   The keys that some row sees are divided evenly over the splits: how many are in use is known on the device
+//          only. kLanes lanes share a key and its value, which are loaded once for all rows; a product takes
+//          log2(kLanes) shuffles for 32 / kLanes keys. Each group of lanes has a softmax of its own over its keys; all
+//          are merged at the end, so that the loop has no barrier. The reference of the weights moves only when a score
+//          exceeds it by much, which is rare.
+// Sources  splits: Flash-Decoding (Dao et al., 2023)
 #include <metal_stdlib>
 
 #include "common/instantiate.h"
@@ -19,10 +17,6 @@
 
 using namespace metal;
 
-static constant constexpr int kSimdgroups = 4;
-static constant constexpr float kReach = 5.5f;  // how far a score may exceed the reference: e^5.5 = 245
-
-// kLanes 0: any head sizes up to kDk and kDv, any alignment.
 template <typename T, int kDk, int kDv, int kLanes, int kRows>
 [[kernel]] void sdpa_decode(device const T* query [[buffer(0)]], device const T* key [[buffer(1)]],
                             device const T* value [[buffer(2)]], device T* out [[buffer(3)]],
@@ -33,171 +27,68 @@ template <typename T, int kDk, int kDv, int kLanes, int kRows>
                             ushort thread_index [[thread_index_in_threadgroup]],
                             ushort simdgroup [[simdgroup_index_in_threadgroup]],
                             ushort lane_index [[thread_index_in_simdgroup]]) {
-  constexpr int kKeyRun = run_of<T>(kDk, kLanes), kKeyShare = share_of(kDk, kLanes, kKeyRun);
-  constexpr int kValueRun = run_of<T>(kDv, kLanes), kValueShare = share_of(kDv, kLanes, kValueRun);
-  constexpr bool kWholeKey = kKeyShare * kLanes == kDk, kWholeValue = kValueShare * kLanes == kDv;
-
+  typedef DecodeShape<T, kDk, kDv, kLanes, kRows> S;
   threadgroup float part[kSimdgroups * kDv];
   threadgroup float2 part_reference[kSimdgroups];
 
-  const int lanes = kLanes == 0 ? p.lanes : kLanes;
-  const int Dk = kLanes == 0 ? p.Dk : kDk, Dv = kLanes == 0 ? p.Dv : kDv;
-  const int lane = int(lane_index) % lanes, stream = int(lane_index) / lanes, streams = 32 / lanes;
-  const int tiles = (p.Lq * p.group + kRows - 1) / kRows;
-  const int batch = int(group.z), kv_head = int(group.y) / tiles, first_row = int(group.y) % tiles * kRows;
-  const int rows = min(kRows, p.Lq * p.group - first_row);
-
-  // This split's share of the keys that some row sees.
-  const int used = used_keys(p, seqused, batch);
-  const KeyRange first_range = keys_of_query(p, used, first_row / p.group);
-  const KeyRange last_range = keys_of_query(p, used, (first_row + rows - 1) / p.group);
-  const int count = last_range.end - first_range.begin;
-  const int share = ((count + p.splits - 1) / p.splits + 31) & ~31;
-  const int begin = first_range.begin + int(min(long(group.x) * share, long(count)));
-  const int end = min(begin + share, last_range.end);
-  if (p.splits > 1 && begin >= end) {
-    if (int(thread_index) < rows) {
-      references[partial_of(p, batch, kv_head, first_row + int(thread_index)) + group.x] = float2(-INFINITY, 0.0f);
+  const DecodePlace at = place_in<S>(p, seqused, group, int(lane_index));
+  const long first_partial = partial_of(p, at.batch, at.kv_head, 0) + group.x;
+  if (p.splits > 1 && at.begin >= at.end) {
+    if (int(thread_index) < at.rows) {
+      references[first_partial + int(thread_index) * p.splits] = float2(-INFINITY, 0.0f);
     }
     return;
   }
-  // Whether any row sees less than all of these keys.
-  const bool hides = p.has_mask != 0 || last_range.begin > begin || first_range.end < end;
+  const int Dk = kLanes == 0 ? p.Dk : kDk, Dv = kLanes == 0 ? p.Dv : kDv;
+  DecodeRows<S> rows;
+  load_rows<S>(rows, query, seqused, p, at);
+  key += at.batch * p.key.batch + at.kv_head * p.key.head;
+  value += at.batch * p.value.batch + at.kv_head * p.value.head;
 
-  float q[kRows][kKeyShare];
-  int begin_of[kRows], end_of[kRows];
-  long mask_of[kRows];
-  float reference[kRows], sum[kRows], o[kRows][kValueShare];
-#pragma clang loop unroll(full)
-  for (int r = 0; r < kRows; ++r) {
-    const Row row = row_of(p, kv_head, first_row + min(r, rows - 1));
-    load_part<T, kKeyShare, kKeyRun, kWholeKey>(q[r], query + offset_of(p.query, batch, row), lane, lanes, Dk);
-    const KeyRange range = keys_of_query(p, used, row.query);
-    begin_of[r] = range.begin;
-    end_of[r] = range.end;
-    mask_of[r] = mask_row(p, batch, row.head, row.query);
-    reference[r] = -FLT_MAX;
-    sum[r] = 0.0f;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < kKeyShare; ++i) q[r][i] *= p.scale;
-#pragma clang loop unroll(full)
-    for (int i = 0; i < kValueShare; ++i) o[r][i] = 0.0f;
-  }
-  key += long(batch) * p.key.batch + long(kv_head) * p.key.head;
-  value += long(batch) * p.value.batch + long(kv_head) * p.value.head;
-
-  uint seen = 0;  // a bit a row
-  for (int base = begin + int(simdgroup) * streams; base < end; base += kSimdgroups * streams) {
-    const int j = base + stream;
+  for (int base = at.begin + int(simdgroup) * at.streams; base < at.end; base += kSimdgroups * at.streams) {
+    const int j = base + at.stream;
     float bias[kRows];
-    bool wanted = j < end;
-    if (hides) {
-      const bool inside = wanted;
-      wanted = false;
-#pragma clang loop unroll(full)
-      for (int r = 0; r < kRows; ++r) {
-        bias[r] = -INFINITY;
-        if (r < rows && inside && begin_of[r] <= j && j < end_of[r]) {
-          bias[r] = p.has_mask != 0 ? mask_at(p, mask, mask_of[r] + long(j) * p.mask_key) : 0.0f;
-        }
-        const bool sees = bias[r] != -INFINITY;
-        seen |= sees ? 1u << r : 0u;
-        wanted = wanted || sees;
-      }
-    } else {
-#pragma clang loop unroll(full)
-      for (int r = 0; r < kRows; ++r) bias[r] = wanted ? 0.0f : -INFINITY;
-      seen = wanted ? ~0u : seen;
-    }
-
+    const bool wanted = fill_bias<S>(bias, rows, mask, p, at, j);
     // A key that no row sees is not read: what lies there, NaN even, counts for nothing.
-    float k[kKeyShare], v[kValueShare];
-    if (wanted) {
-      load_part<T, kKeyShare, kKeyRun, kWholeKey>(k, key + long(j) * p.key.row, lane, lanes, Dk);
-      load_part<T, kValueShare, kValueRun, kWholeValue>(v, value + long(j) * p.value.row, lane, lanes, Dv);
-    } else {
-#pragma clang loop unroll(full)
-      for (int i = 0; i < kKeyShare; ++i) k[i] = 0.0f;
-#pragma clang loop unroll(full)
-      for (int i = 0; i < kValueShare; ++i) v[i] = 0.0f;
-    }
-
-    float score[kRows];
-    bool exceeds = false;
-#pragma clang loop unroll(full)
-    for (int r = 0; r < kRows; ++r) {
-      if (r < rows) {
-        float product = 0.0f;
-#pragma clang loop unroll(full)
-        for (int i = 0; i < kKeyShare; ++i) product = fma(q[r][i], k[i], product);
-        score[r] = final_score(p, sum_of_lanes(product, lanes), bias[r]);
-        exceeds = exceeds || score[r] > reference[r] + kReach;
-      }
-    }
-    if (simd_any(exceeds)) {
-#pragma clang loop unroll(full)
-      for (int r = 0; r < kRows; ++r) {
-        if (r < rows) {
-          const float now = larger(score[r], reference[r]);
-          const float factor = weight_of(reference[r] - now);
-          reference[r] = now;
-          sum[r] *= factor;
-#pragma clang loop unroll(full)
-          for (int i = 0; i < kValueShare; ++i) o[r][i] *= factor;
-        }
-      }
-    }
-#pragma clang loop unroll(full)
-    for (int r = 0; r < kRows; ++r) {
-      if (r < rows) {
-        const float weight = bias[r] == -INFINITY ? 0.0f : weight_of(score[r] - reference[r]);
-        sum[r] += weight;
-#pragma clang loop unroll(full)
-        for (int i = 0; i < kValueShare; ++i) o[r][i] = fma(weight, v[i], o[r][i]);
-      }
-    }
+    float k[S::kKeyShare], v[S::kValueShare];
+    load_part<T, S::kKeyShare, S::kKeyRun, S::kWholeKey>(k, key + j * p.key.row, at.lane, at.lanes, wanted ? Dk : 0);
+    load_part<T, S::kValueShare, S::kValueRun, S::kWholeValue>(v, value + j * p.value.row, at.lane, at.lanes,
+                                                               wanted ? Dv : 0);
+    add_key<S>(rows, k, v, bias, p, at);
   }
 
   // The streams of a simdgroup, then the simdgroups.
-#pragma clang loop unroll(full)
+  TMO_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    if (r < rows) {
-      const float own = ((seen >> r) & 1u) != 0 ? reference[r] : -INFINITY;
-      const float top = largest_of_rows(own, lanes);
-      const float factor = change_of_reference(own, top);
-      const float total = sum_of_rows(sum[r] * factor, lanes);
-#pragma clang loop unroll(full)
-      for (int i = 0; i < kValueShare; ++i) {
-        const float x = sum_of_rows(o[r][i] * factor, lanes);
-        const int d = place_of<kValueRun>(i, lane, lanes);
-        if (stream == 0 && (kWholeValue || d < Dv)) part[int(simdgroup) * kDv + d] = x;
-      }
-      if (lane_index == 0) part_reference[simdgroup] = float2(top, total);
+    if (r < at.rows) {
+      const float2 own =
+          gather_streams<S>(rows, r, rows.o[r], rows.reference[r], rows.sum[r], part + int(simdgroup) * kDv, p, at);
+      if (lane_index == 0) part_reference[simdgroup] = own;
       threadgroup_barrier(mem_flags::mem_threadgroup);
 
-      float highest = -INFINITY, all = 0.0f, factors[kSimdgroups];
-#pragma clang loop unroll(full)
+      float highest = -INFINITY, sum = 0.0f, factors[kSimdgroups];
+      TMO_UNROLL
       for (int s = 0; s < kSimdgroups; ++s) highest = larger(highest, part_reference[s].x);
-#pragma clang loop unroll(full)
+      TMO_UNROLL
       for (int s = 0; s < kSimdgroups; ++s) {
         factors[s] = change_of_reference(part_reference[s].x, highest);
-        all += part_reference[s].y * factors[s];
+        sum += part_reference[s].y * factors[s];
       }
-      const Row row = row_of(p, kv_head, first_row + r);
+      const Row row = row_of(p, at.kv_head, r);
       const float sink = p.has_sinks != 0 ? sink_of(p, sinks, row.head) : 0.0f;
-      device T* to = out + offset_of(p.out, batch, row);
-      const long partial = partial_of(p, batch, kv_head, first_row + r) + group.x;
-      for (int d = int(thread_index); d < Dv; d += kSimdgroups * 32) {
+      device T* to = out + offset_of(p.out, at.batch, row);
+      const long partial = first_partial + r * p.splits;
+      for (int d = int(thread_index); d < Dv; d += kSdpaDecodeThreads) {
         float x = 0.0f;
-#pragma clang loop unroll(full)
+        TMO_UNROLL
         for (int s = 0; s < kSimdgroups; ++s) x = fma(part[s * kDv + d], factors[s], x);
         if (p.splits == 1) {
-          to[d] = T(finish(p, highest, all, x, sink));
+          to[d] = T(finish(p, highest, sum, x, sink));
         } else {
           weighted[partial * Dv + d] = x;
         }
       }
-      if (p.splits > 1 && thread_index == 0) references[partial] = float2(highest, all);
+      if (p.splits > 1 && thread_index == 0) references[partial] = float2(highest, sum);
       threadgroup_barrier(mem_flags::mem_threadgroup);
     }
   }
@@ -216,7 +107,7 @@ template <typename T>
   const long partial = partial_of(p, batch, kv_head, int(group.x));
   float2 own[kSplitsALane];
   float highest = -INFINITY;
-#pragma clang loop unroll(full)
+  TMO_UNROLL
   for (int i = 0; i < kSplitsALane; ++i) {
     const int split = i * 32 + int(lane);
     own[i] = float2(-INFINITY, 0.0f);
@@ -225,7 +116,7 @@ template <typename T>
   }
   highest = simd_max(highest);
   float factors[kSplitsALane], sum = 0.0f;
-#pragma clang loop unroll(full)
+  TMO_UNROLL
   for (int i = 0; i < kSplitsALane; ++i) {
     factors[i] = change_of_reference(own[i].x, highest);
     sum += own[i].y * factors[i];
@@ -237,10 +128,10 @@ template <typename T>
   const Row row = row_of(p, kv_head, int(group.x));
   const float sink = p.has_sinks != 0 ? sink_of(p, sinks, row.head) : 0.0f;
   device T* to = out + offset_of(p.out, batch, row);
-  for (int block = 0; block < p.Dv; block += kSimdgroups * 32) {
+  for (int block = 0; block < p.Dv; block += kSdpaReduceThreads) {
     const int d = block + int(thread_index);
     float x = 0.0f;
-#pragma clang loop unroll(full)
+    TMO_UNROLL
     for (int i = 0; i < kSplitsALane; ++i) {
       for (int split = i * 32; split < min(p.splits, i * 32 + 32); ++split) {
         const float factor = simd_broadcast(factors[i], ushort(split - i * 32));
