@@ -12,5 +12,19 @@ from simulator.msl.abi import Fault
 from simulator.msl.errors import CompileError, Unavailable
 from simulator.msl.library import Kernel, Library, compile
 from simulator.msl.results import Cost, Finding, Run, Traffic
+from simulator.msl.strict import Violation, strict
 
-__all__ = ["CompileError", "Cost", "Fault", "Finding", "Kernel", "Library", "Run", "Traffic", "Unavailable", "compile"]
+__all__ = [
+    "CompileError",
+    "Cost",
+    "Fault",
+    "Finding",
+    "Kernel",
+    "Library",
+    "Run",
+    "Traffic",
+    "Unavailable",
+    "Violation",
+    "compile",
+    "strict",
+]

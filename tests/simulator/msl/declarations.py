@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.msl.errors import CompileError
 from simulator.msl.tokens import OPENING, Token, brackets
 
 SPACES = {"device", "constant", "thread", "threadgroup"}
@@ -126,3 +127,42 @@ class Code:
             words = words[: words.index("=")]
         named = len(words) > 1 and words[-1].isidentifier() and words[-2] not in ("::", "typename", "const", "unsigned")
         return tuple(words[:-1] if named else words)
+
+    def threadgroup_variables(self, start: int, end: int) -> tuple[str, list[tuple[str, str]]] | None:
+        """The type and the (name, dimensions) of `threadgroup T a[n], b;`, None if [start, end) is something else.
+
+        A pointer into threadgroup memory is none: it has a `*` before its name.
+        """
+        if "threadgroup" not in self.words[start : min(start + 8, end)]:
+            return None
+        k, type_ = start, []
+        while k < end:
+            word = self.words[k]
+            if word in ("=", "*", "&", "&&", "(", "return"):
+                return None
+            if word == "alignas":
+                k = self.partner[k + 1] + 1
+            elif word == "<":
+                after = self.after_template_list(k)
+                type_ += self.words[k:after]
+                k = after
+            elif type_ and self.is_name(k) and self.words[k + 1] in ("[", ";", ",", "=", "{"):
+                break
+            else:
+                if word not in SPACES and word not in ("const", "volatile"):
+                    type_.append(word)
+                k += 1
+        if k >= end or not type_:
+            return None
+        names = []
+        while k < end:
+            name, dimensions = self.words[k], ""
+            k += 1
+            while self.words[k] == "[":
+                dimensions += " ".join(self.words[k : self.partner[k] + 1])
+                k = self.partner[k] + 1
+            if self.words[k] not in (",", ";"):
+                raise CompileError(f"the threadgroup variable `{name}` has an initialiser")
+            k += 1
+            names.append((name, dimensions))
+        return " ".join(type_), names

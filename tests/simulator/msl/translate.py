@@ -15,12 +15,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from simulator.msl.declarations import SPACES, Code
+from simulator.msl.declarations import SPACES
 from simulator.msl.errors import CompileError
 from simulator.msl.tokens import Token, tokenise
+from simulator.msl.walk import Scope, Walker
 
-CLASS_KEYS = {"struct", "class", "union"}
-ACCESS = {"public", "private", "protected"}
 DOUBLE = re.compile(
     r"(0[xX][0-9a-fA-F.']+[pP][+-]?\d+|[\d']+\.[\d']*([eE][+-]?\d+)?|\.\d[\d']*([eE][+-]?\d+)?|\d[\d']*[eE][+-]?\d+)"
 )
@@ -49,29 +48,16 @@ def translate(preprocessed: str) -> Module:
     return _Translator(tokenise(preprocessed)).run()
 
 
-@dataclass
-class _Scope:
-    kind: str  # namespace, class, function, block
-    start: int
-    name: str = ""
-
-
-class _Translator:
+class _Translator(Walker):
     def __init__(self, tokens: list[Token]) -> None:
-        self.tokens = tokens
-        self.code = Code(tokens)
-        self.partner, self.words = self.code.partner, self.code.words
-        self.scopes = [_Scope("namespace", -1)]
-        self.start = 0  # of the declaration or statement being read
+        super().__init__(tokens)
         self.kernels: list[KernelFunction] = []
         self.seen: set[tuple[object, ...]] = set()
         self.variables = 0
         self.module = Module()
 
     def run(self) -> Module:
-        i = 0
-        while i < len(self.words):
-            i = self._step(i)
+        self.walk()
         for token in self.code.tokens:
             if token.text in SPACES:
                 token.text = "const" if token.text == "constant" else ""
@@ -82,70 +68,21 @@ class _Translator:
         self.module.text = "".join(t.text for t in self.tokens)
         return self.module
 
-    # -- the walk --------------------------------------------------------------------------------------------------
-
-    def _step(self, i: int) -> int:
-        """Reads the token at i; the index to go on at."""
-        word, kind = self.words[i], self.scopes[-1].kind
-        if word == "{":
-            return self._open(i)
-        if word == "}":
-            if len(self.scopes) > 1:
-                self.scopes.pop()
-            self.start = i + 1
-        elif word == ";":
-            self._end_statement(i)
-            self.start = i + 1
-        elif word == "(" and i in self.partner:
-            i = self.partner[i]
-            if self.words[self.start] in ("for", "if", "while", "switch"):
-                self.start = i + 1
-        elif word in ("else", "do") or (word == ":" and kind == "class" and self.words[self.start] in ACCESS):
-            self.start = i + 1
-        return i + 1
-
-    def _open(self, i: int) -> int:
-        scope = self._classify(i)
-        if scope is None:  # a braced initialiser or an enumeration
-            return self.partner[i] + 1
+    def enter(self, scope: Scope, brace: int) -> int | None:
         if scope.kind in ("class", "function") and self.scopes[-1].kind in ("namespace", "class"):
-            key = self._class_key(i) if scope.kind == "class" else self._function_key(i)
-            if key in self.seen and SPACES & set(self.words[self.start : i]):
-                return self._remove_definition(i)
+            key = self._class_key(brace) if scope.kind == "class" else self._function_key(brace)
+            if key in self.seen and SPACES & set(self.words[self.start : brace]):
+                return self._remove_definition(brace)
             self.seen.add(key)
-            if scope.kind == "function":
-                self._note_kernel(i)
-        self.scopes.append(scope)
-        self.start = i + 1
-        return i + 1
-
-    def _classify(self, i: int) -> _Scope | None:
-        words = self.words[self.start : i]
-        if self.scopes[-1].kind in ("function", "block"):
-            if words and words[0] in CLASS_KEYS and "(" not in words:
-                return _Scope("class", i, self._class_name(i))
-            return _Scope("block", i)
-        if "namespace" in words:
-            return _Scope("namespace", i, "".join(words[words.index("namespace") + 1 :]))
-        if words[:1] == ["extern"]:
-            return _Scope("namespace", i)
-        if self.code.parameter_list(self.start, i) is not None:
-            return _Scope("function", i)
-        if CLASS_KEYS & set(words) and "=" not in self.code.outside_templates(self.start, i):
-            return _Scope("class", i, self._class_name(i))
+            if scope.kernel:
+                self._note_kernel(brace)
         return None
-
-    def _class_name(self, brace: int) -> str:
-        words = self.code.outside_templates(self.start, brace)
-        key = next(i for i, word in enumerate(words) if word in CLASS_KEYS)
-        return words[key + 1] if key + 1 < len(words) else ""
 
     def _remove_definition(self, brace: int) -> int:
         end = self.partner[brace] + 1
         if end < len(self.words) and self.words[end] == ";":
             end += 1
         self.code.erase(self.start, end)
-        self.start = end
         return end
 
     # -- declarations ----------------------------------------------------------------------------------------------
@@ -172,14 +109,11 @@ class _Translator:
         attributes = self.code.attributes_in(self.start, brace)
         opening = self.code.parameter_list(self.start, brace)
         assert opening is not None
-        by_attribute = any(re.match(r"(host_name.*, )?kernel\b", text) for text in attributes)
-        if not by_attribute and "kernel" not in self.words[self.start : opening]:
-            return
         name = self._qualified(self.words[opening - 1])
         parameters = tuple(self._parameter_attribute(*part) for part in self.code.parameters(opening))
         kernel = KernelFunction(name, parameters)
         self.kernels.append(kernel)
-        if by_attribute:
+        if self.kernel_by_attribute(brace):
             first = self.code.tokens[self.code.after_template_headers(self.start)]
             first.text = f"static {first.text}"
         if self.words[self.start] != "template":
@@ -193,10 +127,8 @@ class _Translator:
     def _qualified(self, name: str) -> str:
         return "::".join([*(s.name for s in self.scopes if s.kind == "namespace" and s.name), name])
 
-    def _end_statement(self, i: int) -> None:
+    def statement(self, i: int) -> None:
         kind = self.scopes[-1].kind
-        if self.start >= i:
-            return
         if kind == "namespace":
             attributes = self.code.attributes_in(self.start, i)
             if self.words[self.start] == "template" and self.words[self.start + 1] != "<":
@@ -252,41 +184,15 @@ class _Translator:
     # -- threadgroup variables -------------------------------------------------------------------------------------
 
     def _threadgroup_variables(self, end: int) -> None:
-        """`threadgroup T a[n], b;`. A pointer into threadgroup memory is none: it has a `*` before its name."""
-        if "threadgroup" not in self.words[self.start : min(self.start + 8, end)]:
+        found = self.code.threadgroup_variables(self.start, end)
+        if found is None:
             return
-        k, type_ = self.start, []
-        while k < end:
-            word = self.words[k]
-            if word in ("=", "*", "&", "&&", "(", "return"):
-                return
-            if word == "alignas":
-                k = self.partner[k + 1] + 1
-            elif word == "<":
-                after = self.code.after_template_list(k)
-                type_ += self.words[k:after]
-                k = after
-            elif type_ and self.code.is_name(k) and self.words[k + 1] in ("[", ";", ","):
-                break
-            else:
-                if word not in SPACES and word not in ("const", "volatile"):
-                    type_.append(word)
-                k += 1
-        if k >= end or not type_:
-            return
+        type_, names = found
         declarations = []
-        while k < end:
-            name, dimensions = self.words[k], ""
-            k += 1
-            while self.words[k] == "[":
-                dimensions += " ".join(self.words[k : self.partner[k] + 1])
-                k = self.partner[k] + 1
-            if self.words[k] not in (",", ";"):
-                raise CompileError(f"the threadgroup variable `{name}` has an initialiser")
-            k += 1
+        for name, dimensions in names:
             self.variables += 1
             declarations.append(
-                f"typedef {' '.join(type_)} {name}_in_group{dimensions}; "
+                f"typedef {type_} {name}_in_group{dimensions}; "
                 f"auto& {name} = ::msl::threadgroup_variable<{name}_in_group, {self.variables}>()"
             )
         self.code.erase(self.start, end)
