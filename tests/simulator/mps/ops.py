@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ def load() -> None:
     """Registers the Metal kernels of the ops with torch."""
     import torch_metal_ops  # noqa: F401, defines the ops
 
-    sources = [*sorted((CSRC / "mps").glob("*.mm")), *sorted((CSRC / "core").glob("*.cpp")), _shaders(), *_missing()]
+    sources = [*sorted((CSRC / "mps").glob("*.mm")), *sorted((CSRC / "core").glob("*.cpp")), _shaders()]
     ctypes.CDLL(str(build("ops", sources, ["-fvisibility=hidden"])))
 
 
@@ -33,16 +32,3 @@ def _shaders() -> Path:
 
 def _stored(name: str, text: str) -> Path:
     return stored(name, text, make=lambda path: path.write_text(text))
-
-
-# Until every op has its Metal half: those that have none raise.
-def _missing() -> list[Path]:
-    kernels = (CSRC / "core" / "kernels.h").read_text()
-    declared = kernels.split("namespace mps {")[1].split("}")[0]
-    bodies = [
-        re.sub(r";\s*$", ' { TORCH_CHECK_NOT_IMPLEMENTED(false, "no Metal kernel yet"); }\n', text, flags=re.S)
-        for text in re.findall(r"at::Tensor \w+\(.*?\);", declared, flags=re.S)
-        if not (CSRC / "mps" / f"{re.match(r'at::Tensor (.*?)[(]', text)[1]}.mm").exists()
-    ]
-    text = f'#include "{CSRC}/core/kernels.h"\nnamespace tmo::mps {{\n{"".join(bodies)}}}\n'
-    return [_stored("missing.cpp", text)]
