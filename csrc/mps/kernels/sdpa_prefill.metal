@@ -6,11 +6,11 @@
 // Grid     threadgroups (tiles of kRows rows * splits, Hkv, B), the last rows first: if causal they have most to do;
 //          threadgroup (32, kSimdgroups). With more than one split the keys of a tile are divided evenly among them,
 //          and sdpa_decode_reduce adds up their partial results.
-// Method   A step takes 8 keys a simdgroup. Each simdgroup multiplies all rows of the tile (in threadgroup memory,
-// once)
-//          with keys of its own; when the weights have met in threadgroup memory, all rows of weights with columns of
-//          its own of the values. So each key and value goes straight to the registers of one simdgroup, once a tile,
-//          and a step has two barriers. Scores, weights, sums and O are float32. Keys that no row sees are not read.
+// Method   A step takes 8 keys a simdgroup. Each simdgroup multiplies all rows of the tile, which threadgroup memory
+//          holds, with keys of its own; when the weights have met there too, all rows of weights with columns of its
+//          own of the values. So each key and value goes straight to the registers of one simdgroup, once a tile, and a
+//          step has two barriers. Scores, weights, sums and O are float32. Of 8 keys that no row sees nothing is read
+//          or multiplied; of a single one the values are not read.
 // Sources  the running maximum and sum: FlashAttention (Dao et al., 2022); which lane holds which element of a matrix:
 //          MLX steel (MIT)
 #include <metal_stdlib>
