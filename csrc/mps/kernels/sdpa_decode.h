@@ -143,7 +143,8 @@ inline DecodePlace place_in(constant SdpaParams& p, device const void* seqused, 
   const int used = used_keys(p, seqused, at.batch);
   const KeyRange first = keys_of_query(p, used, 0), last = keys_of_query(p, used, p.Lq - 1);
   const int count = last.end - first.begin;
-  const int share = ((count + p.splits - 1) / p.splits + 31) & ~31;
+  const int step = kSimdgroups * at.streams;  // a share of whole steps takes no longer, and there are fewer
+  const int share = ((count + p.splits - 1) / p.splits + step - 1) / step * step;
   at.begin = first.begin + int(metal::min(long(group.x) * share, long(count)));
   at.end = metal::min(at.begin + share, last.end);
   at.hides = p.has_mask != 0 || last.begin > at.begin || first.end < at.end;
