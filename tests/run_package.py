@@ -1,6 +1,6 @@
 """Runs an AOTInductor package in a process of its own, as a deployment does:
 
-    python run_package.py PACKAGE CALLS RESULTS [--without-import]
+    python run_package.py PACKAGE CALLS RESULTS [--without-import] [--mps]
 
 CALLS holds a list of argument tuples, RESULTS gets for each call its result and the arguments after it, or the error.
 """
@@ -12,6 +12,10 @@ import torch
 
 def main() -> None:
     package, calls, results = sys.argv[1:4]
+    if "--mps" in sys.argv and sys.platform.startswith("linux"):
+        import simulator
+
+        simulator.activate(check=True)
     if "--without-import" not in sys.argv:
         import torch_metal_ops  # noqa: F401, brings the symbols that the package calls
 

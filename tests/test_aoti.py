@@ -106,7 +106,7 @@ def lines_naming_an_op(package: Path) -> str:
 def run_in_new_process(package: Path, calls: list[tuple[Tensor, ...]], folder: Path, *flags: str) -> list[Any]:
     torch.save(calls, folder / "calls.pt")
     command = [sys.executable, HERE / "run_package.py", package, folder / "calls.pt", folder / "results.pt", *flags]
-    path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(HERE.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return torch.load(folder / "results.pt")

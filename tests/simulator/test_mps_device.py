@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ torch.searchsorted(x.sort(1).values, y); torch.bucketize(x, y[0].sort().values);
 x @ y.T; torch.mm(x, y.T); torch.addmm(x, x, s); torch.mv(s, x[0]); torch.dot(x[0], y[0]); torch.outer(x[0], y[0])
 torch.bmm(t[0], t[1]); torch.baddbmm(t[0], t[0], t[1]); torch.matmul(t, s.repeat(2, 2)); torch.einsum("ij,kj->ik", x, y)
 torch.tensordot(x, y, dims=([1], [1])); torch.kron(x, y); torch.cross(t[0, 0, :, :3], t[1, 0, :, :3], dim=1)
-torch.linalg.inv(s); torch.linalg.det(s); torch.linalg.cholesky(s); torch.linalg.solve(s, x.T); torch.linalg.eigvalsh(s)
+torch.linalg.inv(s); torch.linalg.det(s); torch.linalg.cholesky(s); torch.linalg.solve(s, x.T).contiguous(); torch.linalg.eigvalsh(s)
 torch.linalg.qr(x); torch.linalg.svdvals(x); torch.linalg.norm(x); torch.trace(s); torch.cdist(x, y)
 x.view(4, 3); x.reshape(2, 6); x.t(); x.transpose(0, 1); x.permute(1, 0); x.flatten(); x.unsqueeze(1); x[None].squeeze(0)
 x[1]; x[:, 1]; x[1:, ::2]; x[..., -1]; x[[0, 2]]; x[b]; x[i[:, 0] % 3]; x.select(1, 2); x.narrow(1, 1, 2); x.unfold(1, 2, 1)
@@ -41,7 +42,7 @@ x.as_strided((2, 2), (1, 2), 1); x.expand(2, 3, 4); x.diagonal(); x.split(2, 1);
 x.T.contiguous(); x.flip(0); x.roll(1, 1); x.rot90(); x.repeat(2, 2); x.tile(2); x.repeat_interleave(2, 0); x.tril(); x.triu(1)
 torch.cat([x, y]); torch.stack([x, y], 1); torch.hstack([x, y]); torch.gather(x, 1, i); x.index_select(1, i[0])
 x.scatter(1, i, y); x.scatter_add(1, i, y); x.index_add(0, i[0, :3] * 0, y); x.masked_fill(b, 7); x.masked_select(b)
-x.index_fill(0, i[0, :1], 2.0); x.index_put((i[:, 0] % 3,), y[0, 0]); x.take(i); x.nonzero(); b.nonzero(); torch.take_along_dim(x, i, 1)
+x.index_fill(1, i[0], 2.0); x.index_put((i[:, 0] % 3,), y[0, 0]); x.take(i); x.nonzero(); b.nonzero(); torch.take_along_dim(x, i, 1)
 torch.diag(x[0]); torch.block_diag(x, y); torch.meshgrid(x[0], y[0], indexing="ij"); torch.cartesian_prod(x[0], y[0])
 x.half(); x.bfloat16(); x.int(); x.bool(); i.float(); x.to(torch.int8); x.bfloat16() + y.bfloat16(); x.half() @ y.half().T
 x.view(torch.int32); c.real; c.imag; c.abs(); c.angle(); c.conj(); c * c; torch.view_as_real(c); torch.view_as_complex(t)
@@ -155,7 +156,7 @@ def test_views_share_memory(view):
 
 def model() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 8), nn.LayerNorm(8),
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 8), nn.LayerNorm(8),
         nn.GELU(), nn.Linear(8, 2),
     )  # fmt: skip
 
@@ -311,6 +312,7 @@ p = torch.ones(4, device="mps").data_ptr()
 print("there", flush=True)
 {access}
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=TESTS, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=TESTS.parent, env=environment, capture_output=True, text=True)
     assert done.stdout == "there\n", done.stderr
     assert done.returncode == -signal.SIGSEGV

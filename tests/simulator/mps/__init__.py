@@ -82,3 +82,11 @@ def _tell_torch(device: ModuleType) -> None:
     torch._C._mps_compileShader = functools.partial(ShaderLibrary, device)
     for cached in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
         getattr(torch.backends.mps, cached).cache_clear()
+    # Before torch's own, which makes the storage by a constructor that a Linux build does not offer for mps.
+    torch.serialization.register_package(15, lambda storage: None, _load_storage)
+
+
+def _load_storage(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    if not location.startswith("mps"):
+        return None
+    return torch.empty(0, dtype=torch.uint8).set_(storage).to("mps").untyped_storage()

@@ -5,8 +5,11 @@
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
+
+#include <cmath>
 
 #include "generator.h"
 
@@ -77,13 +80,27 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
   return {back(a), back(b), back(c)};
 }
 
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask,
+                 double dropout, bool causal, optional<double> scale, bool gqa) {
+  optional<Tensor> added = mask;
+  if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
+    added = at::zeros(mask->sizes(), query.options()).masked_fill(mask->logical_not(), -INFINITY);
+  }
+  return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, added, dropout, causal, std::nullopt,
+                                                            scale, gqa));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, MPS, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
 TORCH_LIBRARY_IMPL(aten, MPS, m) {
+  m.impl("scaled_dot_product_attention", &attention);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
 }
+
+// Its derivative is that of the operations that it is made of.
+TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) { m.impl("scaled_dot_product_attention", &attention); }
 
 }  // namespace simulator
