@@ -234,7 +234,8 @@ class _OpenCL(Walker):
             return
         if found is None:
             return
-        type_, names = found
+        names = found[1]
+        type_ = _renamed(found[0])
         text = ""
         for name, dimensions in names:
             self.variables.append((self.scopes[-1], f"{name}_in_group"))
@@ -274,7 +275,8 @@ class _OpenCL(Walker):
         return k
 
     def _value(self, start: int, end: int) -> None:
-        if end - start > 1 or self.code.tokens[start].kind == "word":
+        first, last = self.code.tokens[start], self.code.tokens[end - 1]
+        if first.text and last.text and (first is not last or first.kind == "word"):
             self.before[start] = self.before.get(start, "") + "msl_value("
             self.after[end - 1] = self.after.get(end - 1, "") + ")"
 
@@ -285,6 +287,10 @@ class _OpenCL(Walker):
             f'static_assert({total} <= {THREADGROUP_BYTES}, "more than 32 KB of threadgroup memory"); '
             f'static_assert(__is_trivially_constructible({type_}), "a threadgroup variable has a constructor of its own")'
         )
+
+
+def _renamed(text: str) -> str:
+    return re.sub(r"\w+", lambda word: f"msl_{word[0]}" if word[0] in TAKEN else word[0], text)
 
 
 def _number(text: str) -> str:
