@@ -58,7 +58,10 @@ RULES = [
     (r"no matching function", "overload"),
     (r"narrowed", "narrowing"),
     (r"C\+\+ standards before C\+\+17|c\+\+17-", "language version"),
-    (r"variable length array|zero.*size.* array|zero-length", "array size"),
+    (r"\[-W(?!vla|zero)", "warning"),
+    (r"deleted operator|(conversion|constructor|initialize).*bfloat", "bfloat"),
+    (r"object parameter", "address space"),
+    (r"array size is not|variable length array|zero.*size.* array|zero-length", "array size"),
     (r"read-only|discards qualifiers|drops.*qualifier|casts away|const-qualified", "const"),
     (r"property expression|vector element", "vector component"),
     (r"pointers to functions", "function pointer"),
@@ -122,6 +125,8 @@ class _Message:
         if self._is_of_our_making(source):
             return None
         rule = next((rule for pattern, rule in RULES if re.search(pattern, self.text)), "compiler")
+        if self.text.startswith("no viable overloaded") and any("bfloat" in text for _, _, text in self.notes):
+            rule = "bfloat"
         if self.kind == "error" and rule == "warning":
             rule = "compiler"
         file, line = self.file, self.line
