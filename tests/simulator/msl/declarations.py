@@ -146,7 +146,12 @@ class Code:
                 after = self.after_template_list(k)
                 type_ += self.words[k:after]
                 k = after
-            elif type_ and self.is_name(k) and self.words[k + 1] in ("[", ";", ",", "=", "{"):
+            elif (
+                type_
+                and "threadgroup" in self.words[start:k]
+                and self.is_name(k)
+                and self.words[k + 1] in ("[", ";", ",", "=", "{")
+            ):
                 break
             else:
                 if word not in SPACES and word not in ("const", "volatile"):

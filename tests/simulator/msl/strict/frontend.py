@@ -58,7 +58,10 @@ RULES = [
     (r"no matching function", "overload"),
     (r"narrowed", "narrowing"),
     (r"C\+\+ standards before C\+\+17|c\+\+17-", "language version"),
-    (r"variable length array|zero.*size.* array|zero-length", "array size"),
+    (r"\[-W(?!vla|zero)", "warning"),
+    (r"deleted operator|(conversion|constructor|initialize).*bfloat", "bfloat"),
+    (r"object parameter", "address space"),
+    (r"array size is not|variable length array|zero.*size.* array|zero-length", "array size"),
     (r"read-only|discards qualifiers|drops.*qualifier|casts away|const-qualified", "const"),
     (r"property expression|vector element", "vector component"),
     (r"pointers to functions", "function pointer"),
@@ -122,6 +125,8 @@ class _Message:
         if self._is_of_our_making(source):
             return None
         rule = next((rule for pattern, rule in RULES if re.search(pattern, self.text)), "compiler")
+        if self.text.startswith("no viable overloaded") and any("bfloat" in text for _, _, text in self.notes):
+            rule = "bfloat"
         if self.kind == "error" and rule == "warning":
             rule = "compiler"
         file, line = self.file, self.line
@@ -234,7 +239,8 @@ class _OpenCL(Walker):
             return
         if found is None:
             return
-        type_, names = found
+        names = found[1]
+        type_ = _renamed(found[0])
         text = ""
         for name, dimensions in names:
             self.variables.append((self.scopes[-1], f"{name}_in_group"))
@@ -274,7 +280,8 @@ class _OpenCL(Walker):
         return k
 
     def _value(self, start: int, end: int) -> None:
-        if end - start > 1 or self.code.tokens[start].kind == "word":
+        first, last = self.code.tokens[start], self.code.tokens[end - 1]
+        if first.text and last.text and (first is not last or first.kind == "word"):
             self.before[start] = self.before.get(start, "") + "msl_value("
             self.after[end - 1] = self.after.get(end - 1, "") + ")"
 
@@ -285,6 +292,10 @@ class _OpenCL(Walker):
             f'static_assert({total} <= {THREADGROUP_BYTES}, "more than 32 KB of threadgroup memory"); '
             f'static_assert(__is_trivially_constructible({type_}), "a threadgroup variable has a constructor of its own")'
         )
+
+
+def _renamed(text: str) -> str:
+    return re.sub(r"\w+", lambda word: f"msl_{word[0]}" if word[0] in TAKEN else word[0], text)
 
 
 def _number(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 
@@ -72,7 +73,7 @@ class Kernels(Walker):
             return
         words = self.words[self.start + 1 : end]
         head = words[: words.index("(")] if "(" in words and words[0] != "decltype" else words
-        called = [w for w, after in zip(head, head[1:], strict=False) if after == "<"]
+        called = [w for w, after in itertools.pairwise(head) if after == "<"]
         if called and not self.functions & set(called):
             self.add(self.start, f"host_name is for kernels; {called[-1]} is none")
 
