@@ -243,6 +243,30 @@ def test_error_devices():
         call.op(*call.args, attn_mask=torch.ones(2, 6, device="meta"), enable_gqa=True)
 
 
+def test_error_more_keys_than_32_bits_count_where_kernels_count_in_them():
+    if not torch.backends.mps.is_available():
+        pytest.skip("torch here has no mps device")
+    q, k = (torch.zeros(1, 1, 1, 8, device="mps") for _ in range(2))
+    k = k.expand(1, 1, 2**30, 8)
+    with pytest.raises(NotImplementedError) as caught:
+        torch_metal_ops.sdpa(q, k, k, seqused_k=torch.ones(1, dtype=torch.int32, device="mps"))
+    assert str(caught.value).splitlines()[0] == (
+        "sdpa: B, Hq*Lq and Lk must each be below 2^30 on MPS, got 1073741824. Split the call."
+    )
+
+
+def test_lengths_near_the_limit_on_mps():
+    """Where a few keys more would be too many: all counts still fit, and only what is in use is read."""
+    if not torch.backends.mps.is_available():
+        pytest.skip("torch here has no mps device")
+    q, k, v = torch.randn(1, 4, 1, 64), torch.randn(1, 1, 1, 64), torch.randn(1, 1, 1, 64)
+    used = torch.tensor([40], dtype=torch.int32)
+    far = [t.to("mps").expand(1, 1, 2**30 - 1, 64) for t in (k, v)]
+    options = {"is_causal": True, "sliding_window": 2**40, "enable_gqa": True}
+    out = torch_metal_ops.sdpa(q.to("mps"), *far, seqused_k=used.to("mps"), **options)
+    torch.testing.assert_close(out.cpu(), v.expand(1, 4, 1, 64))
+
+
 # -- properties
 
 _sizes = st.fixed_dictionaries(
