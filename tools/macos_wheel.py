@@ -41,6 +41,7 @@ EXTENSION = f"_C.cpython-{PYTHON}-darwin.so"
 ZIG = [sys.executable, "-m", "ziglang"]
 TORCH_LIBRARIES = ["libtorch_cpu.dylib", "libtorch_python.dylib", "libc10.dylib"]
 LIBCXX = "/usr/lib/libc++.1.dylib"
+SIZED_DELETE = "__ZdlPvm"  # in libc++ since macOS 10.12, and called by this clang where torch's calls the other
 # zig switches both off, since it brings a libc++ of its own. We use the system's: what macOS 14 has of it, visibly.
 SYSTEM_LIBCXX = [
     "-U_LIBCPP_HAS_VENDOR_AVAILABILITY_ANNOTATIONS",
@@ -75,11 +76,12 @@ def extension() -> setuptools.Extension:
 
 def imports(library: Path) -> Iterator[tuple[str, str]]:
     """Each symbol that a Mach-O library takes from elsewhere, with the library, or "" where any may have it."""
-    binary = lief.MachO.parse(library).at(0)
+    binaries = lief.MachO.parse(library)  # which owns what at() gives
+    binary = binaries.at(0)
     loaded = [dylib.name for dylib in binary.libraries if dylib.command != lief.MachO.LoadCommand.TYPE.ID_DYLIB]
     for symbol in binary.imported_symbols:
         ordinal = symbol.library_ordinal
-        yield symbol.name, loaded[ordinal - 1] if ordinal <= len(loaded) else ""
+        yield symbol.name, loaded[ordinal - 1] if 0 < ordinal <= len(loaded) else ""
 
 
 def write_libcxx(torch_folder: Path) -> Path:
@@ -87,7 +89,9 @@ def write_libcxx(torch_folder: Path) -> Path:
     stub = torch_folder.parent / "libc++.tbd"
     if not stub.exists():
         libraries = [torch_folder / "lib" / name for name in TORCH_LIBRARIES]
-        names = sorted({name for library in libraries for name, origin in imports(library) if origin == LIBCXX})
+        names = sorted(
+            {name for library in libraries for name, origin in imports(library) if origin == LIBCXX} | {SIZED_DELETE}
+        )
         stub.write_text(
             "--- !tapi-tbd\n"
             "tbd-version: 4\n"
@@ -124,7 +128,9 @@ class Build:
         command = [*ZIG, "cc", *TARGET, "-dynamiclib", "-undefined", "dynamic_lookup", *objects, *libraries]
         command += [*self.extension.extra_link_args, "-o", target]
         subprocess.run(command, cwd=ROOT, check=True)
-        if missing := [name for name, library in imports(target) if not library and not name.startswith("_Py")]:
+        if missing := [
+            name for name, library in imports(target) if not library and not name.startswith(("_Py", "__Py"))
+        ]:
             sys.exit(f"macos_wheel: every symbol must be one that torch's wheel exports, got {', '.join(missing)}.")
         return target
 
