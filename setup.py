@@ -46,7 +46,7 @@ def link_args() -> list[str]:
     # the one that is already loaded.
     if MACOS:
         # Without an export list: there, an exception class is the same in two libraries only if both export it.
-        return ["-Wl,-install_name,@rpath/libtorch_metal_ops.dylib"]
+        return ["-Wl,-install_name,@rpath/libtorch_metal_ops.dylib", "-Wl,-rpath,@loader_path/../torch/lib"]
     # The export list takes away the weak symbols of torch's headers, which RTLD_GLOBAL would offer to everyone.
     return ["-Wl,-soname,libtorch_metal_ops.so", f"-Wl,--version-script={ROOT / 'csrc' / 'exports.map'}"]
 
@@ -58,6 +58,14 @@ class Build(BuildExtension):
         super().finalize_options()
         # An editable install would compile everything again, in a temporary folder; here ninja sees what is done.
         self.build_temp = str(ROOT / "build" / f"temp.{sysconfig.get_platform()}-{sys.implementation.cache_tag}")
+
+    def build_extensions(self) -> None:
+        if MACOS:
+            # Python makes bundles of extensions, which have no install name and which nothing can be linked with.
+            for name in ("linker_so", "linker_so_cxx"):
+                command = getattr(self.compiler, name, [])
+                setattr(self.compiler, name, ["-dynamiclib" if part == "-bundle" else part for part in command])
+        super().build_extensions()
 
     def run(self) -> None:
         if MACOS:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import torch_metal_ops
-from torch_metal_ops import reference
+from torch_metal_ops import _metal_check, reference
 from torch_metal_ops._accuracy import measure
 from torch_metal_ops._build import BUILT_WITH_TORCH
 
@@ -137,6 +137,7 @@ def report() -> dict[str, Any]:
         },
         "kernels": {op: [key for key in _KEYS if _has_kernel(op, key)] for op in _CHECKS},
         "checks": list(_self_check(devices)),
+        "metal": list(_metal_check.rows()) if "mps" in devices and _has_kernel("sdpa", "MPS") else [],
     }
 
 
@@ -153,6 +154,8 @@ def _print_text(found: dict[str, Any]) -> None:
         numbers = f"{error:>10.2g}{row['limit']:>10.2g}{row['ms']:>10.3f}"
         print(f"  {row['op']:24}{row['device']:8}{row['dtype']:10}{numbers}  {'ok' if row['ok'] else 'WRONG'}")
     print("\nerror: the largest against float64; limit: twice plain torch's in that dtype, and rounding.")
+    if found["metal"]:
+        print(f"\n{_metal_check.table(found['metal'])}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -165,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(found, indent=2))
     else:
         _print_text(found)
-    return 0 if all(row["ok"] for row in found["checks"]) else 1
+    return 0 if all(row["ok"] for row in found["checks"] + found["metal"]) else 1
 
 
 if __name__ == "__main__":

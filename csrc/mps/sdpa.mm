@@ -52,7 +52,6 @@ void describe_tensors(SdpaParams& p, const SdpaArguments& t) {
 }
 
 void sdpa_decode(const SdpaArguments& t, SdpaParams p, const SdpaDecodeChoice& choice) {
-  const auto dtype = t.query.scalar_type();
   const int64_t batches = t.out.size(0), rows = int64_t(p.Lq) * p.group;
   p.lanes = choice.lanes;
   p.splits = sdpa_decode_splits(p.Hkv * batches, p.Lk, gpu_cores(), kSdpaMaxSplits);
