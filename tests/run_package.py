@@ -15,7 +15,7 @@ def main() -> None:
     if "--mps" in sys.argv and sys.platform.startswith("linux"):
         import simulator
 
-        simulator.activate(check=True)
+        simulator.activate()
     if "--without-import" not in sys.argv:
         import torch_metal_ops  # noqa: F401, brings the symbols that the package calls
 

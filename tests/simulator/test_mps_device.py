@@ -313,6 +313,8 @@ print("there", flush=True)
 {access}
 """
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    done = subprocess.run([sys.executable, "-c", program], cwd=TESTS.parent, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=TESTS.parent, env=environment, capture_output=True, text=True
+    )
     assert done.stdout == "there\n", done.stderr
     assert done.returncode == -signal.SIGSEGV

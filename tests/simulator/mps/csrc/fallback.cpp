@@ -86,8 +86,8 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
     added = at::zeros(mask->sizes(), query.options()).masked_fill(mask->logical_not(), -INFINITY);
   }
-  return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, added, dropout, causal, std::nullopt,
-                                                            scale, gqa));
+  return std::get<0>(
+      at::_scaled_dot_product_attention_math(query, key, value, added, dropout, causal, std::nullopt, scale, gqa));
 }
 
 }  // namespace
