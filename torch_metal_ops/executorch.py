@@ -191,10 +191,17 @@ def _replace(node: fx.Node) -> bool:
 def _traced(node: fx.Node) -> Tensor:
     """What ``metal::sdpa`` returns for the node's example values, or its sentence about what is wrong with them."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    mode = torch._guards.detect_fake_mode(pytree.tree_leaves((args, kwargs)))
-    with mode or contextlib.nullcontext():
+    # The check comes first and alone: fake tensors log what they raise, and have no NotImplementedError.
+    torch.ops.metal.sdpa.default(*_on_meta(args), **_on_meta(kwargs))
+    with torch._guards.detect_fake_mode(pytree.tree_leaves((args, kwargs))):
         result: Tensor = torch.ops.metal.sdpa.default(*args, **kwargs)
     return result
+
+
+def _on_meta(values: Any) -> Any:
+    return pytree.tree_map_only(
+        Tensor, lambda x: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), values
+    )
 
 
 def _let_views_copy(node: fx.Node) -> None:
