@@ -193,7 +193,7 @@ def _traced(node: fx.Node) -> Tensor:
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     # The check comes first and alone: fake tensors log what they raise, and have no NotImplementedError.
     torch.ops.metal.sdpa.default(*_on_meta(args), **_on_meta(kwargs))
-    with torch._guards.detect_fake_mode(pytree.tree_leaves((args, kwargs))):
+    with torch._guards.detect_fake_mode(pytree.tree_leaves((args, kwargs))) or contextlib.nullcontext():
         result: Tensor = torch.ops.metal.sdpa.default(*args, **kwargs)
     return result
 

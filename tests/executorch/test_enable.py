@@ -6,18 +6,17 @@ import types
 import warnings
 
 import pytest
-
-from interpreter import output_of
-
-METAL = "executorch.backends.apple.metal"
-pytest.importorskip(f"{METAL}.ops", reason="executorch is not installed: .ci/executorch runs these beside it")
-
 import torch
-from executorch.backends.apple.metal import metal_backend
-from executorch.backends.apple.metal.metal_backend import MetalBackend
 
 import torch_metal_ops
+from interpreter import output_of
 from torch_metal_ops.executorch import disable, enable
+
+metal_backend = pytest.importorskip(
+    "executorch.backends.apple.metal.metal_backend",
+    reason="executorch is not installed: .ci/executorch runs these beside it",
+)
+MetalBackend = metal_backend.MetalBackend
 
 OPTION = "aot_inductor.custom_ops_to_c_shims"
 NAMES = [name for op in ("sdpa", "gather_qmv", "gated_delta_rule") for name in (f"metal::{op}", f"aoti_torch_mps_{op}")]
