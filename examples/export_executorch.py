@@ -2,8 +2,8 @@
 
     python examples/export_executorch.py --output decoder.pte
 
-The model is the decoder block of decoder.py, tiny unless --full-size is given, for one number of new tokens. Its ops are
-called by their C shims from the machine code that AOTInductor generates; the table has them, with how often the graph
+The model is the decoder block of decoder.py, tiny unless --full-size is given, for one number of new tokens. Its ops
+are called by their C shims from the code that AOTInductor generates; the table has them, with how often the graph
 calls each and whether the code asks for its symbol, and the sizes of code and weights in the file.
 
 On a Mac the code in the .pte is for Metal. On Linux there is no Metal: the model is lowered for the simulated device of
@@ -76,8 +76,12 @@ def lower(
     calls: Counter[str] = Counter()
 
     def count(graph_module: torch.fx.GraphModule) -> None:
-        targets = (str(getattr(node.target, "_op", "")) for node in graph_module.graph.nodes)
-        calls.update(target for target in targets if target.startswith("metal."))
+        for node in graph_module.graph.nodes:
+            # An op that mutates an argument is itself an argument, of a functional call; others wear an edge operator.
+            for called in (node.target, *node.args):
+                op = called if isinstance(called, torch._ops.OpOverload) else getattr(called, "_op", None)
+                if str(op).startswith("metal."):
+                    calls[str(op)] += 1
 
     method = MetalBackend.generate_method_name_compile_spec("forward")
     with torch_metal_ops.executorch.enable(), torch.no_grad():
@@ -127,10 +131,10 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("lowering needs an mps device, got none. Use a Mac with Apple silicon, or Linux.")
 
     torch.manual_seed(0)
-    x = torch.randn(config.batch, arguments.tokens, config.hidden)
+    model = Decoder(config)
     print("exporting and lowering ...", flush=True)
     start = time.perf_counter()
-    pte, calls = lower(Decoder(config), (x,))
+    pte, calls = lower(model, (torch.randn(config.batch, arguments.tokens, config.hidden),))
     arguments.output.write_bytes(pte)
     print(f"wrote {arguments.output} in {time.perf_counter() - start:.0f} s")
     print_table(pte, calls)

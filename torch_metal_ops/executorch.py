@@ -84,7 +84,8 @@ def _compile_options(original: Callable[..., dict[str, Any]], *args: Any) -> dic
     if _SHIMS_OPTION not in options:
         raise _not_fit(f"compile options without {_SHIMS_OPTION}")
     # Where ExecuTorch has a declaration itself it stays, so that its own models compile to what they did.
-    return {**options, _SHIMS_OPTION: c_shims("mps") | options[_SHIMS_OPTION]}
+    theirs = options[_SHIMS_OPTION]
+    return {**options, _SHIMS_OPTION: theirs | c_shims("mps") | theirs}
 
 
 def _fallback_kernels(original: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
