@@ -109,7 +109,7 @@ def test_the_list_is_whole():
 
 
 @pytest.mark.parametrize("passes", [(), (SDPAToMetalPass(),)], ids=["as it is", "with the pass"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_executorchs_modules(dtype, passes):
     """Every module of their Metal tests that a CPU can run: as they lower it, and with its attention on our op."""
     models, inputs = zip(*(theirs(name, dtype) for name in RUN), strict=True)
