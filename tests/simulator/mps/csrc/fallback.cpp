@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_attention_math_for_mps.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/zeros.h>
@@ -80,11 +81,24 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
   return {back(a), back(b), back(c)};
 }
 
+// Torch for macOS computes attention by one operator of MPS, and generated code calls that one.
+std::tuple<Tensor, Tensor> attention_for_mps(const Tensor& query, const Tensor& key, const Tensor& value,
+                                             const optional<Tensor>& mask, double dropout, bool causal,
+                                             const optional<Tensor>& dropout_mask, optional<double> scale, bool gqa) {
+  return at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, causal, dropout_mask, scale, gqa);
+}
+
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const optional<Tensor>& mask,
                  double dropout, bool causal, optional<double> scale, bool gqa) {
   optional<Tensor> added = mask;
   if (mask && mask->defined() && mask->scalar_type() == at::kBool) {
-    added = at::zeros(mask->sizes(), query.options()).masked_fill(mask->logical_not(), -INFINITY);
+    added = at::zeros_symint(mask->sym_sizes(), query.options()).masked_fill(mask->logical_not(), -INFINITY);
+  }
+  const bool derivative =
+      at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
+  if (dropout == 0 && !derivative) {
+    return std::get<0>(at::_scaled_dot_product_attention_math_for_mps(query, key, value, added, dropout, causal,
+                                                                      std::nullopt, scale, gqa));
   }
   return std::get<0>(
       at::_scaled_dot_product_attention_math(query, key, value, added, dropout, causal, std::nullopt, scale, gqa));
@@ -98,6 +112,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
   m.impl("scaled_dot_product_attention", &attention);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
+  m.impl("_scaled_dot_product_attention_math_for_mps", &attention_for_mps);
 }
 
 // Its derivative is that of the operations that it is made of.
