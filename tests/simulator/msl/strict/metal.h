@@ -415,13 +415,22 @@ struct array {
   V name(V, __global V&);      \
   V name(V, __local V&);
 
-#define MSL_ELEMENTARY(M)                                                                                         \
-  M(1, acos)                                                                                                      \
-  M(1, acosh) M(1, asin) M(1, asinh) M(1, atan) M(1, atanh) M(1, ceil) M(1, cos) M(1, cosh) M(1, cospi) M(1, exp) \
-      M(1, exp10) M(1, exp2) M(1, fabs) M(1, floor) M(1, fract) M(1, log) M(1, log10) M(1, log2) M(1, rint)       \
-          M(1, round) M(1, rsqrt) M(1, sin) M(1, sinh) M(1, sinpi) M(1, sqrt) M(1, tan) M(1, tanh) M(1, tanpi)    \
-              M(1, trunc) M(1, saturate) M(2, atan2) M(2, copysign) M(2, divide) M(2, fdim) M(2, fmax) M(2, fmin) \
-                  M(2, fmod) M(2, pow) M(2, powr) M(3, fma) M(3, fmax3) M(3, fmin3) M(3, fmedian3)
+// clang-format off
+#define MSL_ELEMENTARY(M) \
+  M(1, acos) \
+  M(1, acosh) \
+  M(1, asin) \
+  M(1, asinh) \
+  M(1, atan) \
+  M(1, atanh) \
+  M(1, ceil) \
+  M(1, cos) \
+  M(1, cosh) \
+  M(1, cospi) M(1, exp) M(1, exp10) M(1, exp2) M(1, fabs) M(1, floor) M(1, fract) M(1, log) M(1, log10) M(1, log2) \
+  M(1, rint) M(1, round) M(1, rsqrt) M(1, sin) M(1, sinh) M(1, sinpi) M(1, sqrt) M(1, tan) M(1, tanh) M(1, tanpi) \
+  M(1, trunc) M(1, saturate) M(2, atan2) M(2, copysign) M(2, divide) M(2, fdim) M(2, fmax) M(2, fmin) \
+  M(2, fmod) M(2, pow) M(2, powr) M(3, fma) M(3, fmax3) M(3, fmin3) M(3, fmedian3)
+// clang-format on
 MSL_ELEMENTARY(MSL_OF_FLOATS)
 MSL_OF_FLOATS(1, sign)
 MSL_OF_FLOATS(2, step)
@@ -440,10 +449,13 @@ MSL_WIDTHS(MSL_OUT, half, modf)
 MSL_EXPONENT(float, int)
 MSL_EXPONENT(half, int)
 #undef MSL_EXPONENT
-#define MSL_COMMON(T)                                                                                        \
-  MSL_WIDTHS(MSL_2, T, min)                                                                                  \
-  MSL_WIDTHS(MSL_2, T, max) MSL_WIDTHS(MSL_1, T, abs) MSL_WIDTHS(MSL_3, T, clamp) MSL_WIDTHS(MSL_3, T, min3) \
-      MSL_WIDTHS(MSL_3, T, max3) MSL_WIDTHS(MSL_3, T, median3)
+// clang-format off
+#define MSL_COMMON(T) \
+  MSL_WIDTHS(MSL_2, T, min) \
+  MSL_WIDTHS(MSL_2, T, max) \
+  MSL_WIDTHS(MSL_1, T, abs) \
+  MSL_WIDTHS(MSL_3, T, clamp) MSL_WIDTHS(MSL_3, T, min3) MSL_WIDTHS(MSL_3, T, max3) MSL_WIDTHS(MSL_3, T, median3)
+// clang-format on
 MSL_SCALARS(MSL_COMMON)
 #undef MSL_COMMON
 #define MSL_FLOAT_COMMON(M) M(1, abs) M(2, min) M(2, max) M(3, clamp) M(3, min3) M(3, max3) M(3, median3)
@@ -499,12 +511,19 @@ bool all(bool4);
 #define MSL_BITS(V, T, N, _)     \
   V extract_bits(V, uint, uint); \
   V insert_bits(V, V, uint, uint);
-#define MSL_INTEGER(T)                                                                                                \
-  MSL_WIDTHS(MSL_1, T, popcount)                                                                                      \
-  MSL_WIDTHS(MSL_1, T, clz) MSL_WIDTHS(MSL_1, T, ctz) MSL_WIDTHS(MSL_1, T, reverse_bits) MSL_WIDTHS(MSL_2, T, rotate) \
-      MSL_WIDTHS(MSL_2, T, mulhi) MSL_WIDTHS(MSL_3, T, madhi) MSL_WIDTHS(MSL_2, T, addsat)                            \
-          MSL_WIDTHS(MSL_2, T, subsat) MSL_WIDTHS(MSL_2, T, hadd) MSL_WIDTHS(MSL_2, T, rhadd)                         \
-              MSL_WIDTHS(MSL_3, T, madsat) MSL_WIDTHS(MSL_BITS, T, _)
+// clang-format off
+#define MSL_INTEGER(T) \
+  MSL_WIDTHS(MSL_1, T, popcount) \
+  MSL_WIDTHS(MSL_1, T, clz) \
+  MSL_WIDTHS(MSL_1, T, ctz) \
+  MSL_WIDTHS(MSL_1, T, reverse_bits) \
+  MSL_WIDTHS(MSL_2, T, rotate) \
+  MSL_WIDTHS(MSL_2, T, mulhi) \
+  MSL_WIDTHS(MSL_3, T, madhi) \
+  MSL_WIDTHS(MSL_2, T, addsat) \
+  MSL_WIDTHS(MSL_2, T, subsat) \
+  MSL_WIDTHS(MSL_2, T, hadd) MSL_WIDTHS(MSL_2, T, rhadd) MSL_WIDTHS(MSL_3, T, madsat) MSL_WIDTHS(MSL_BITS, T, _)
+// clang-format on
 MSL_INTEGERS(MSL_INTEGER)
 #undef MSL_INTEGER
 // absdiff is unsigned.
