@@ -1,5 +1,5 @@
-// Stands in for Apple's header where there is no SDK: the names that torch's MetalShaderLibrary.h and MPSDevice.h use in
-// their declarations. Nothing here can be called.
+// Stands in for Apple's header where there is no SDK: the names that torch's MetalShaderLibrary.h and MPSDevice.h use
+// in their declarations. Nothing here can be called.
 #pragma once
 
 @class MTLCompileOptions;
