@@ -21,7 +21,9 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p
 
 def _expect(failed: int, what: str) -> None:
     if failed:
-        raise RuntimeError(f"{what} failed; stderr has the reason")
+        reason = ctypes.CDLL(None).torch_exception_get_what_without_backtrace
+        reason.restype = ctypes.c_char_p
+        raise RuntimeError(f"{what} failed: {reason().decode()}")
 
 
 def _handle(tensor: Tensor) -> int:
