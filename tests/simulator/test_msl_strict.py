@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import test_msl_foreign as torch_kernels
-import test_msl_mlx as mlx
 
 from simulator import msl
+from simulator import test_msl_foreign as torch_kernels
+from simulator import test_msl_mlx as mlx
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "csrc/mps/kernels"
