@@ -168,11 +168,14 @@ def test_mixed(dtype, passes, attention):
     model, inputs = Mixed().to(dtype), mixed_inputs(dtype)
     run, shims = compiled(model, inputs, passes)
     assert shims == OURS | attention
-    eager = copy.deepcopy(model)
+    eager, wide = copy.deepcopy(model), copy.deepcopy(model).float()
+    wide_inputs = tuple(value.float() if value.is_floating_point() else value for value in inputs)
     for _ in range(2):
-        tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.float16 else {}
-        for result, expected in zip(run(*inputs), eager(*inputs), strict=True):
-            torch.testing.assert_close(result.cpu(), expected, **tolerance)
+        for result, expected, truth in zip(run(*inputs), eager(*inputs), wide(*wide_inputs), strict=True):
+            if dtype == torch.float32:
+                torch.testing.assert_close(result.cpu(), expected)
+            else:
+                check(result.cpu(), truth.double(), expected)
 
 
 def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
