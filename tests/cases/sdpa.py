@@ -225,11 +225,23 @@ CASES = [
             id=f"{Dk}-{Dv}-{Lq}-{str(dtype)[6:]}",
             why="a kernel of its own on mps",
         )
-        for Lq in (2, 18)
+        for Lq in (1, 18)
         for Dk, Dv in (
             *((size, size) for size in (64, 80, 96, 112, 128, 192, 256)),
             (192, 128),
             (576, 512),
+        )
+        for dtype in (f32, f16, bf16)
+    ],
+    *[
+        Case(
+            Lq=1,
+            Lk=200,
+            Dk=320,
+            Dv=260,
+            dtype=dtype,
+            id=f"320-260-{str(dtype)[6:]}",
+            why="large head sizes of no model",
         )
         for dtype in (f32, f16, bf16)
     ],
