@@ -231,8 +231,9 @@ MLX = [
     (("softmax.h",), "softmax_looped<half, float>"),
     (("gated_delta_update.h",), "gated_delta_seq<bfloat, 64, 8, 1, 2, 64>"),
 ]
-# Constructors of MLX's own complex numbers, by address space, and what is made of them; constants of bfloat.
-MLX_NOT = re.compile(r"complex\.h|utils\.h:(70|34\d|35\d)")
+# Constructors of MLX's own complex numbers, by address space, and what is made of them; constants of bfloat; a pointer
+# that a class with a conversion to int is added to.
+MLX_NOT = re.compile(r"complex\.h|utils\.h:(70|34\d|35\d)|mma\.h:118")
 
 
 @pytest.mark.skipif(mlx.INCLUDE is None, reason="MLX's kernels are not here: they come with mlx-metal for macOS")
