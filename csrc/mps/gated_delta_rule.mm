@@ -7,6 +7,7 @@
 
 #include "../core/kernels.h"
 #include "../ops/gated_delta_rule_kernels.h"
+#include "alignment.h"
 #include "dtype.h"
 #include "kernels/gated_delta_rule_params.h"
 #include "launch.h"
@@ -16,11 +17,9 @@ namespace {
 
 void copy_strides(const at::Tensor& tensor, int64_t* strides) { std::ranges::copy(tensor.strides(), strides); }
 
-// Whether each row is whole vectors of four elements, at multiples of four. A Metal buffer starts at one.
+// Whether each row is whole vectors of four elements, at multiples of four.
 bool in_vectors(const at::Tensor& tensor) {
-  bool aligned = tensor.stride(3) == 1 && tensor.size(3) % 4 == 0 && tensor.storage_offset() % 4 == 0;
-  for (int64_t d = 0; d < 3; ++d) aligned &= tensor.size(d) == 1 || tensor.stride(d) % 4 == 0;
-  return aligned;
+  return tensor.stride(3) == 1 && tensor.size(3) % 4 == 0 && rows_start_at_multiples(tensor, 4);
 }
 
 GatedDeltaParams make_params(const GatedDeltaTensors& t, const GatedDeltaShape<int64_t>& s, const at::Tensor& y) {

@@ -9,6 +9,7 @@
 
 #include "../core/kernels.h"
 #include "../ops/gather_qmv_kernels.h"
+#include "alignment.h"
 #include "dtype.h"
 #include "kernels/gather_qmv_params.h"
 #include "launch.h"
@@ -43,12 +44,10 @@ at::Tensor with_rows(const at::Tensor& tensor, int64_t dims, GatherQmvRows& rows
   return copy;
 }
 
-// Whether all rows of the last dimension begin at a multiple of `bytes` and have no gaps. A Metal buffer does.
+// Whether all rows of the last dimension begin at a multiple of `bytes` and have no gaps.
 bool rows_aligned(const at::Tensor& tensor, int64_t bytes) {
-  const int64_t last = tensor.dim() - 1, element = tensor.element_size();
-  bool aligned = tensor.storage_offset() * element % bytes == 0 && (tensor.stride(last) == 1 || tensor.size(last) == 1);
-  for (int64_t d = 0; d < last; ++d) aligned &= tensor.size(d) == 1 || tensor.stride(d) * element % bytes == 0;
-  return aligned;
+  return (tensor.stride(-1) == 1 || tensor.size(-1) == 1) &&
+         rows_start_at_multiples(tensor, bytes / tensor.element_size());
 }
 
 GatherQmvGroups groups_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2), dtype_of(t), 0}; }

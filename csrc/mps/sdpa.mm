@@ -9,12 +9,18 @@
 
 #include "../core/kernels.h"
 #include "../ops/sdpa_kernels.h"
+#include "alignment.h"
 #include "dtype.h"
+#include "kernels/sdpa_params.h"
 #include "launch.h"
-#include "sdpa_prefill.h"
 
 namespace tmo::mps {
 namespace {
+
+// The tensors of a call as the kernels take them: 4-D, the last dimension contiguous. An undefined one was not given.
+struct SdpaArguments {
+  at::Tensor query, key, value, out, mask, seqused, sinks;
+};
 
 at::Tensor four_dimensional(const at::Tensor& tensor) { return tensor.dim() == 4 ? tensor : tensor.unsqueeze(0); }
 
@@ -28,12 +34,8 @@ SdpaStrides strides_of(const at::Tensor& tensor) {
   return {tensor.size(0) == 1 ? 0 : tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
-// Whether each row starts at, and has, a multiple of four elements. A Metal buffer starts at one.
-bool in_vectors(const at::Tensor& tensor) {
-  bool aligned = tensor.storage_offset() % 4 == 0 && tensor.size(3) % 4 == 0;
-  for (int64_t d = 0; d < 3; ++d) aligned &= tensor.size(d) == 1 || tensor.stride(d) % 4 == 0;
-  return aligned;
-}
+// Whether each row starts at, and has, a multiple of four elements.
+bool in_vectors(const at::Tensor& tensor) { return rows_start_at_multiples(tensor, 4) && tensor.size(3) % 4 == 0; }
 
 void describe_tensors(SdpaParams& p, const SdpaArguments& t) {
   p.query = strides_of(t.query), p.key = strides_of(t.key), p.value = strides_of(t.value), p.out = strides_of(t.out);
@@ -51,29 +53,44 @@ void describe_tensors(SdpaParams& p, const SdpaArguments& t) {
   }
 }
 
-void sdpa_decode(const SdpaArguments& t, SdpaParams p, const SdpaDecodeChoice& choice) {
+struct Threadgroups {
+  uint64_t tiles;  // of query rows, a key head
+  Size size;
+};
+
+// Runs a kernel of either library, whose keys are divided into p.splits parts; of more than one, the partial results
+// are added up after it.
+void run(const char* library, const std::string& kernel, const Threadgroups& groups, const SdpaArguments& t,
+         const SdpaParams& p) {
   const int64_t batches = t.out.size(0), rows = int64_t(p.Lq) * p.group;
-  p.lanes = choice.lanes;
-  p.splits = sdpa_decode_splits(p.Hkv * batches, p.Lk, gpu_cores(), kSdpaMaxSplits);
   at::Tensor references, weighted;
   if (p.splits > 1) {
     const auto options = t.query.options().dtype(at::kFloat);
     references = at::empty({batches, p.Hkv, rows, p.splits, 2}, options);
     weighted = at::empty({batches, p.Hkv, rows, p.splits, p.Dv}, options);
   }
-  launch(kSdpaDecode, choice.kernel, {uint64_t(p.splits), uint64_t(p.Hkv), uint64_t(batches)}, {kSdpaDecodeThreads},
+  launch(library, kernel, {groups.tiles * p.splits, uint64_t(p.Hkv), uint64_t(batches)}, groups.size,
          {t.query, t.key, t.value, t.out, t.mask, t.seqused, t.sinks, p, references, weighted});
-  if (p.splits > 1) sdpa_reduce(t, p, references, weighted);
+  if (p.splits == 1) return;
+  launch(kSdpaDecode, sdpa_reduce_kernel(t.query.scalar_type()), {uint64_t(rows), uint64_t(p.Hkv), uint64_t(batches)},
+         {kSdpaReduceThreads}, {references, weighted, t.sinks, t.out, p});
+}
+
+void run_decode(const SdpaArguments& t, SdpaParams p, const SdpaDecodeChoice& choice) {
+  p.lanes = choice.lanes;
+  p.splits = sdpa_decode_splits(p.Hkv * t.out.size(0), p.Lk, gpu_cores(), kSdpaMaxSplits);
+  run(kSdpaDecode, choice.kernel, {1, {kSdpaDecodeThreads}}, t, p);
+}
+
+void run_prefill(const SdpaArguments& t, SdpaParams p) {
+  const auto choice = choose_sdpa_prefill(p.Dk, p.Dv, t.query.scalar_type());
+  const int64_t tiles = (int64_t(p.Lq) * p.group + choice.rows - 1) / choice.rows;
+  const int64_t simdgroups = tiles * p.Hkv * t.out.size(0) * choice.simdgroups;
+  p.splits = sdpa_prefill_splits(simdgroups, p.Lk, gpu_cores(), kSdpaMaxSplits);
+  run(kSdpaPrefill, choice.kernel, {uint64_t(tiles), {32, uint64_t(choice.simdgroups)}}, t, p);
 }
 
 }  // namespace
-
-void sdpa_reduce(const SdpaArguments& t, const SdpaParams& p, const at::Tensor& references,
-                 const at::Tensor& weighted) {
-  launch(kSdpaDecode, sdpa_reduce_kernel(t.query.scalar_type()),
-         {uint64_t(p.Lq) * p.group, uint64_t(p.Hkv), uint64_t(t.out.size(0))}, {kSdpaReduceThreads},
-         {references, weighted, t.sinks, t.out, p});
-}
 
 at::Tensor sdpa(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 const std::optional<at::Tensor>& attn_mask, double dropout_p, bool is_causal,
@@ -101,9 +118,9 @@ at::Tensor sdpa(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   p.softcap = static_cast<float>(softcap);
   const auto choice = choose_sdpa_decode(s.Dk, s.Dv, query.scalar_type(), p.vectors);
   if (sdpa_decodes(s.Lq * p.group, choice)) {
-    sdpa_decode(t, p, choice);
+    run_decode(t, p, choice);
   } else {
-    sdpa_prefill(t, p);
+    run_prefill(t, p);
   }
   return out;
 }
