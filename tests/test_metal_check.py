@@ -1,10 +1,13 @@
 """The acceptance test that a Mac's owner runs, here on the simulated device."""
 
+import sys
+
 import pytest
 import torch
 
+import simulator
 import torch_metal_ops
-from torch_metal_ops import _metal_check
+from torch_metal_ops import _C, _metal_check
 from torch_metal_ops.__main__ import main
 
 pytestmark = pytest.mark.skipif(not torch.backends.mps.is_available(), reason="torch here has no mps device")
@@ -17,6 +20,29 @@ def few(monkeypatch):
     """The table of one case an op, of small sizes."""
     monkeypatch.setattr(_metal_check, "CASES", {key: _metal_check.CASES[key] for key in ONE_OF_EACH})
     return lambda: list(_metal_check.rows(checked=2, timed=1, calls=1))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only the simulated device knows what was launched")
+def test_every_kernel_is_in_the_table():
+    """The whole table, with sizes as small as reach the same kernels."""
+    before = simulator.mps.launched.copy()
+    simulator.mps.launched.clear()
+    try:
+        found = list(_metal_check.rows(checked=2, timed=1, calls=1))
+        assert {"/".join(kernel) for kernel in simulator.mps.launched} == set(_C.metal_kernels())
+    finally:
+        simulator.mps.launched.update(before)
+    assert all(row["ok"] for row in found), _metal_check.table(found)
+
+
+def test_it_takes_less_than_a_minute():
+    """Of the slowest chip, an M1, at a fifth of its 68 GB/s and 2.6 TFLOP/s, and without the shaders' compilation."""
+    work = {"GB/s": 0.0, "GFLOP/s": 0.0}
+    for make in _metal_check.CASES.values():
+        for dtype in _metal_check._DTYPES:
+            call = make(_metal_check._TIMED, dtype, "cpu")
+            work[call.unit] += (1 + _metal_check._CALLS) * call.work / 1e9
+    assert work["GB/s"] / (68 / 5) + work["GFLOP/s"] / (2600 / 5) < 30
 
 
 def test_right_kernels(few):
