@@ -28,10 +28,11 @@ sys.path.insert(0, str(ROOT / "tools"))
 import embed_metal  # noqa: E402
 
 SHADERS = "build/shaders.cpp"
+EXECUTORCH = glob.glob("csrc/executorch/**/*.cpp", root_dir=ROOT, recursive=True)  # a library of its own, without torch
 
 
 def sources() -> list[str]:
-    found = sorted(glob.glob("csrc/**/*.cpp", root_dir=ROOT, recursive=True))
+    found = sorted(set(glob.glob("csrc/**/*.cpp", root_dir=ROOT, recursive=True)) - set(EXECUTORCH))
     # Elsewhere the Metal half is built by the tests, for their simulated device.
     return [*found, *sorted(glob.glob("csrc/mps/*.mm", root_dir=ROOT)), SHADERS] if MACOS else found
 

@@ -66,7 +66,8 @@ def test_grouped_reads_the_weights_once_a_tile(bits):
 
 def test_grouping_reads_each_index_twice():
     indices, _, launches = recorded(Case(E=3, rows=(300,)))
-    count, start, sort, _ = (launch.run.cost for launch in launches)
+    clear, count, start, sort, _ = (launch.run.cost for launch in launches)
+    assert clear.buffers[0].written_bytes == 4 * (3 + 3)
     assert count.buffers[0].read_bytes == sort.buffers[0].read_bytes == indices.numel() * indices.element_size()
     assert count.atomics == indices.numel()
     assert start.threadgroup_barriers == 2

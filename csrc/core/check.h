@@ -3,51 +3,19 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/SymInt.h>
 #include <c10/util/Exception.h>
 
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <type_traits>
-#include <vector>
+
+#ifdef TMO_EXECUTORCH  // nothing is traced there
+#include "sizes.h"
+#else
+#include "symbols.h"
+#endif
 
 namespace tmo {
-
-// Comparisons that become SymBool expressions under tracing, so that a check adds one fact to the graph's
-// assumptions instead of fixing the sizes that it reads.
-inline bool eq(int64_t a, int64_t b) { return a == b; }
-inline bool le(int64_t a, int64_t b) { return a <= b; }
-inline bool either(bool a, bool b) { return a || b; }
-inline bool both(bool a, bool b) { return a && b; }
-inline c10::SymBool eq(const c10::SymInt& a, const c10::SymInt& b) { return a.sym_eq(b); }
-inline c10::SymBool le(const c10::SymInt& a, const c10::SymInt& b) { return a.sym_le(b); }
-inline c10::SymBool either(const c10::SymBool& a, const c10::SymBool& b) { return a.sym_or(b); }
-inline c10::SymBool both(const c10::SymBool& a, const c10::SymBool& b) { return a.sym_and(b); }
-
-// holds: the condition is required. For a size that is known only at run time it becomes an assertion of the graph.
-inline bool holds(bool condition) { return condition; }
-inline bool holds(const c10::SymBool& condition) { return condition.expect_true(__FILE__, __LINE__); }
-
-// known: the condition is certain now; a size that is known only at run time counts as "no".
-inline bool known(bool condition) { return condition; }
-inline bool known(const c10::SymBool& condition) { return condition.guard_or_false(__FILE__, __LINE__); }
-
-// What a sentence shows for a value: for a size that is a symbol while a graph is traced, the number that it stands for
-// in this trace. Asking for it ties the graph to that number, which is harmless: the sentence ends the trace.
-template <class T>
-const T& shown(const T& value) {
-  return value;
-}
-inline c10::SymInt shown(const c10::SymInt& size) {
-  const bool has_number = size.is_symbolic() && size.toSymNode()->has_hint();
-  return has_number ? c10::SymInt(size.guard_int(__FILE__, __LINE__)) : size;
-}
-inline std::string shown(c10::ArrayRef<c10::SymInt> sizes) {
-  std::vector<c10::SymInt> numbers;
-  for (const c10::SymInt& size : sizes) numbers.push_back(shown(size));
-  return c10::str(c10::ArrayRef<c10::SymInt>(numbers));
-}
 
 template <class... Parts>
 std::string sentence(const Parts&... parts) {
@@ -55,24 +23,6 @@ std::string sentence(const Parts&... parts) {
 }
 
 #define TMO_CHECK(condition, ...) TORCH_CHECK_VALUE(::tmo::holds(condition), ::tmo::sentence(__VA_ARGS__))
-
-template <class Int>
-c10::ArrayRef<Int> sizes_of(const at::Tensor& tensor) {
-  if constexpr (std::is_same_v<Int, c10::SymInt>) {
-    return tensor.sym_sizes();
-  } else {
-    return tensor.sizes();
-  }
-}
-
-template <class Int>
-c10::ArrayRef<Int> strides_of(const at::Tensor& tensor) {
-  if constexpr (std::is_same_v<Int, c10::SymInt>) {
-    return tensor.sym_strides();
-  } else {
-    return tensor.strides();
-  }
-}
 
 // The size of a broadcast dimension; that a and b are equal or 1 is checked by the caller.
 template <class Int>

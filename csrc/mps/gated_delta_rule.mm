@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
-#include "../core/kernels.h"
 #include "../ops/gated_delta_rule_kernels.h"
 #include "alignment.h"
 #include "dtype.h"
 #include "kernels/gated_delta_rule_params.h"
 #include "launch.h"
+#include "ops.h"
 
 namespace tmo::mps {
 namespace {

@@ -2,17 +2,16 @@
 #include "../ops/gather_qmv.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
 
-#include "../core/kernels.h"
 #include "../ops/gather_qmv_kernels.h"
 #include "alignment.h"
 #include "dtype.h"
 #include "kernels/gather_qmv_params.h"
 #include "launch.h"
+#include "ops.h"
 
 namespace tmo::mps {
 namespace {
@@ -82,11 +81,12 @@ void run_grouped(const GatherQmvTensors& t, const GatherQmvParams& p, const at::
   const int64_t pairs = p.pairs, experts = int64_t(p.E) + 2;  // with those of pairs that have none
   // each expert that has pairs may have one tile that is not full
   const int64_t tiles = divide_up(pairs + std::min(pairs, experts) * (kTilePairs - 1), kTilePairs);
-  const at::Tensor counts = at::zeros({experts + 1}, options);
+  const at::Tensor counts = at::empty({experts + 1}, options);
   const at::Tensor starts = at::empty({experts, 2}, options);
   const at::Tensor ranks = at::empty({pairs}, options), sorted = at::empty({pairs}, options);
   const at::Tensor list = at::empty({tiles, 4}, options);
   const Size all_pairs{divide_up(pairs, kGroupingThreads)}, group{kGroupingThreads};
+  launch(kGatherQmvGrouped, "gather_qmv_clear", {divide_up(experts + 1, kGroupingThreads)}, group, {counts, p});
   launch(kGatherQmvGrouped, "gather_qmv_count", all_pairs, group, {t.expert_indices, counts, ranks, p});
   launch(kGatherQmvGrouped, "gather_qmv_start", {}, group, {counts, starts, p});
   launch(kGatherQmvGrouped, "gather_qmv_sort", all_pairs, group,

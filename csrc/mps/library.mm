@@ -2,8 +2,8 @@
 
 #include <torch/library.h>
 
-#include "../core/kernels.h"
 #include "../core/schemas.h"
+#include "ops.h"
 
 TORCH_LIBRARY_IMPL(metal, MPS, m) {
   if (!tmo::conflict().empty()) return;

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../core/kernels.h"
 #include "../ops/sdpa_kernels.h"
 #include "alignment.h"
 #include "dtype.h"
 #include "kernels/sdpa_params.h"
 #include "launch.h"
+#include "ops.h"
 
 namespace tmo::mps {
 namespace {

@@ -26,7 +26,9 @@ inline std::string gather_qmv_tile_kernel(int64_t bits) { return "gather_qmv_til
 inline std::vector<std::string> gather_qmv_kernels() {
   const std::string decode = std::string(kGatherQmvDecode) + "/", grouped = std::string(kGatherQmvGrouped) + "/";
   std::vector<std::string> names;
-  for (const char* name : {"gather_qmv_count", "gather_qmv_start", "gather_qmv_sort"}) names.push_back(grouped + name);
+  for (const char* name : {"gather_qmv_clear", "gather_qmv_count", "gather_qmv_start", "gather_qmv_sort"}) {
+    names.push_back(grouped + name);
+  }
   for (int64_t bits : kQuantizedBits) {
     names.push_back(decode + gather_qmv_decode_kernel(bits));
     names.push_back(grouped + gather_qmv_tile_kernel(bits));

@@ -1,5 +1,6 @@
 // Rows of x times the quantised matrix of their expert, for many pairs. They are grouped by expert on the GPU, so that
-// a tile of weights is read and dequantised once for up to 32 pairs of an expert. Four launches:
+// a tile of weights is read and dequantised once for up to 32 pairs of an expert. Five launches:
+//   gather_qmv_clear  zeros, to count from
 //   gather_qmv_count  how many pairs each expert has, and each pair's rank among them
 //   gather_qmv_start  where each expert's pairs and tiles begin: prefix sums, in one threadgroup
 //   gather_qmv_sort   the pairs, sorted by expert, and the list of tiles
@@ -15,7 +16,13 @@
 
 using namespace metal;
 
-// counts [E + 3], zero before: pairs an expert; the last element is for the number of tiles. ranks [pairs].
+// Grid     a thread an element of counts
+[[kernel]] void gather_qmv_clear(device uint* counts [[buffer(0)]], constant GatherQmvParams& p [[buffer(1)]],
+                                 uint i [[thread_position_in_grid]]) {
+  if (i < p.E + 3) counts[i] = 0u;
+}
+
+// counts [E + 3]: pairs an expert; the last element is for the number of tiles. ranks [pairs].
 // Grid     a thread a pair
 [[kernel]] void gather_qmv_count(device const void* expert_indices [[buffer(0)]],
                                  device atomic_uint* counts [[buffer(1)]], device uint* ranks [[buffer(2)]],
