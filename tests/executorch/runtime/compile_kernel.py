@@ -6,4 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from simulator import msl
 
-print(msl.compile(Path(sys.argv[1]).read_text()).kernel(sys.argv[2]).path)
+
+def main(source: str, kernel: str) -> None:
+    print(msl.compile(Path(source).read_text()).kernel(kernel).path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
